@@ -2,10 +2,10 @@
 
 import pkgutil as _pkgutil
 
-# In the root of a clone, Python finds this folder before the installed package, which has the libraries of kernels.
+# In a clone's root, Python finds this folder before the installed package, which has the libraries of kernels.
 __path__ = _pkgutil.extend_path(__path__, __name__)
 
-# The public names of a family are `__all__` of its module; all public names are those imported here.
+# A family's public names are `__all__` of its module.
 from jax_mgpu._src.arguments.preconditions import checks as checks
 from jax_mgpu._src.core.explain import *
 from jax_mgpu._src.core.library import backends as backends
@@ -52,5 +52,5 @@ for _name in __all__:
 
 
 def __dir__() -> list[str]:
-    """Lists only the public names: the modules that Python puts beside them are not part of the interface."""
+    """Hides the modules that Python puts beside the public names."""
     return __all__

@@ -1,6 +1,6 @@
-"""`python -m jax_mgpu [FILE]`: sorts the rows of real ragged data under jit, checks the result and times it.
+"""`python -m jax_mgpu [FILE]`: sorts ragged data under jit, checks the result and times it.
 
-`--benchmark` measures more operations, `--info` says what is installed and built.
+`--benchmark` measures more operations, `--info` describes the installation.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ MAX_LINES = 150_000
 SHOWN_ROWS = 3
 SCREEN = 80  # columns
 DEFAULT_PLOT = pathlib.Path("jax_mgpu_benchmark.png")
-SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # --info prints the variables with these prefixes
+SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # --info prints variables with these prefixes
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 class Ragged(NamedTuple):
-    """Rows of values; row i is values[offsets[i]:offsets[i + 1]]."""
+    """Row i is values[offsets[i]:offsets[i + 1]]."""
 
     what: str
     values: np.ndarray
     offsets: np.ndarray
-    words: Sequence[str] | None  # words[value] is the string that a value stands for
+    words: Sequence[str] | None  # a value's string is words[value]
 
 
 class InputError(Exception):
-    """A file that cannot be used; the message is one line."""
+    """A file that cannot be used, in one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns 0 if the result is right."""
+    """Returns 0 if the result is right."""
     parser = Parser(
         prog="python -m jax_mgpu", description="Sorts each row of ragged data, checks the result and times the sort."
     )
@@ -106,14 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def item_count(text: str) -> int:
-    """Parses --size; raises unless it is a number of items that --benchmark can measure."""
+    """Parses --size."""
     if not text.isdecimal() or not 1 <= int(text) <= benchmark.MAX_SIZE:
         raise argparse.ArgumentTypeError(f"expected a number from 1 to {benchmark.MAX_SIZE}, got {text}")
     return int(text)
 
 
 def plot_file(text: str) -> pathlib.Path:
-    """Parses --plot; raises now if writing the plot would fail after the measurements."""
+    """Parses --plot; raises now if writing would fail after the measurements."""
     file = pathlib.Path(text)
     if file.suffix not in benchmark.PLOT_FORMATS:
         raise argparse.ArgumentTypeError(
@@ -125,7 +125,7 @@ def plot_file(text: str) -> pathlib.Path:
 
 
 def sort_and_report(data: Ragged) -> int:
-    """Sorts the rows, shows some of them, checks all of them, and compares times; returns 1 if a row is wrong."""
+    """Returns 1 if a row is wrong."""
     lengths = np.diff(data.offsets)
     print(f"{data.what}:\n{lengths.size:,} rows of 0 to {lengths.max(initial=0):,} values, {data.values.size:,} in all")
 
@@ -155,7 +155,7 @@ def sort_and_report(data: Ragged) -> int:
 
 
 def next_step() -> str:
-    """Says what to do once the first sort has run."""
+    """Suggests a next step after the first sort."""
     if not library.platforms() or (jax.default_backend() == "gpu" and not mgpu.has_cuda()):
         return f"get the kernels: {library.how_to_get_kernels()}"
     return "python -m jax_mgpu --benchmark compares nine operations with plain JAX, in a minute"
@@ -180,7 +180,7 @@ def show_rows(data: Ragged, result: np.ndarray) -> None:
 
 
 def read(file: pathlib.Path | None) -> Ragged:
-    """Reads the data of a file, or of the standard library; raises InputError if the file cannot be used."""
+    """Reads a file, or text of the standard library; raises InputError if the file cannot be used."""
     if file is None:
         version = ".".join(platform.python_version_tuple()[:2])
         return tokens(f"Tokens of each line of Python {version}'s standard library", library_lines())
@@ -195,7 +195,7 @@ def read(file: pathlib.Path | None) -> Ragged:
 
 
 def library_lines() -> Iterable[str]:
-    """Yields up to MAX_LINES lines of the standard library, in the order of its files' names."""
+    """Yields up to MAX_LINES lines of the standard library's files, by name."""
     remaining = MAX_LINES
     for path in sorted(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.py")):
         if "site-packages" in path.parts or remaining <= 0 or not path.is_file():  # is_file: it may be a broken link
@@ -206,7 +206,7 @@ def library_lines() -> Iterable[str]:
 
 
 def tokens(what: str, lines: Iterable[str]) -> Ragged:
-    """Makes a row of each line: a token's value is its rank in the sorted vocabulary, so values sort as words do."""
+    """Makes a row of each line; a token's value is its rank in the sorted vocabulary."""
     vocabulary: dict[str, int] = {}
     ids: list[int] = []
     offsets = [0]
@@ -220,7 +220,7 @@ def tokens(what: str, lines: Iterable[str]) -> Ragged:
 
 
 def read_npz(file: pathlib.Path) -> Ragged:
-    """Reads and checks the arrays values and offsets of an .npz file; raises InputError if they are not valid."""
+    """Reads values and offsets of an .npz file; raises InputError if they are not valid."""
     try:
         with np.load(file, allow_pickle=False) as archive:
             missing = [name for name in ("values", "offsets") if name not in archive]
@@ -252,14 +252,14 @@ def describe_device() -> str:
 
 
 def what_runs(program: str) -> str:
-    """Says whether a compiled program runs the CPU kernels, the CUDA kernels or plain JAX."""
+    """Says whether a compiled program runs the kernels or plain JAX."""
     if "jax_mgpu.segmented_sort" not in program:
         return "plain JAX ran, as there are no kernels for it here"
     return "the CPU kernels ran" if jax.default_backend() == "cpu" else "the CUDA kernels ran"
 
 
 def print_information() -> None:
-    """Prints the facts that a bug report needs, on one screen: versions, devices, kernels, settings."""
+    """Prints what a bug report needs on one screen."""
     runtime = ffi_api_version()
     platforms, operations = ", ".join(library.platforms()), len(library.cpu_library.handlers())
     built = f"{platforms}, of {operations} operations" if platforms else "none"
@@ -281,7 +281,7 @@ def print_information() -> None:
 
 
 def list_devices() -> str:
-    """Lists the number of devices of each kind and their driver, or says why there are none."""
+    """Lists devices and their driver, or says why there are none."""
     try:
         devices = jax.devices()
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 """Functions of `jax.numpy` on the kernels of this package: the same signatures and results, often in less time.
 
 `import jax_mgpu.numpy as jnp` can replace the import of `jax.numpy`: all names that this module lacks come from there.
-On CUDA and on a CPU, kernels run if they are faster; every other call is JAX's own.
+Kernels run if they are faster; every other call is JAX's own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *dir(_jnp)})
 
 
-# Sorts. From a few hundred items on, a sort on a CPU takes a fifth to a thirtieth of the time of JAX's.
+# Sorts. From a few hundred items on, a CPU takes a fifth to a thirtieth of JAX's time.
 SORTED = 256
 
 
@@ -108,11 +108,11 @@ def lexsort(call: Call) -> Any:
     return call.with_kernels()
 
 
-SHORT_ROW = 16  # JAX's top_k of shorter rows takes less time on a GPU, unless there are many
+SHORT_ROW = 16  # for shorter rows, JAX's top_k is faster on a GPU, unless they are many
 
 
 def _row(call: Call) -> int:
-    """Returns the number of items of a row of the first operand; if there are many rows, at least SHORT_ROW."""
+    """Returns a row's number of items; if there are many rows, at least SHORT_ROW."""
     shape = getattr(call.operand, "shape", ())
     if not (_is_size(call.axis) and -len(shape) <= call.axis < len(shape)):
         return 0
@@ -144,7 +144,7 @@ def top_k(call: Call) -> Any:
 
 
 def _total_order(x: jax.Array) -> jax.Array:
-    """Returns integers in the order of `lax.top_k`: for floats, -0 is less than 0 there, and NaNs have signs."""
+    """Returns integers in `lax.top_k`'s order, where -0 is less than 0, and NaNs have signs."""
     if not _jnp.issubdtype(x.dtype, _jnp.floating):
         return x
     words = jax.lax.bitcast_convert_type(x, _jnp.dtype(f"int{8 * x.dtype.itemsize}"))
@@ -192,14 +192,14 @@ def median(call: Call) -> Any:
     return _selection(call, 0.5, "midpoint", ("a", "axis", "keepdims")) or call.with_kernels()
 
 
-# A selection reads a row a few times. For fewer items, or more quantiles, a sort of the row is faster.
+# A selection reads a row a few times; a sort is faster for fewer items or more quantiles.
 SELECTED_ROW, SELECTED = 1024, 3
 
 
 def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
-    """Returns a program that computes each quantile from the items of two ranks, as JAX does; None if a sort is better.
+    """Returns a program that computes quantiles from items of two ranks, as JAX does; None if a sort is better.
 
-    `names` are the arguments that the program can serve. `whole` is 100 if `q` is in percent.
+    `names` are arguments that it can serve. `whole` is 100 if `q` is in percent.
     """
     a, axis, keepdims = call.a, call.axis, call.keepdims
     axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -226,7 +226,7 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
         weight = (ranks - low).reshape(q.shape + (1,) * len(kept))
         places = [_jnp.clip(bound.astype(_np.int32).ravel(), 0, n - 1) for bound in (low, high)]
         items = along(-1, order_statistics(_jnp.concatenate([*places, _jnp.full((1,), n - 1, _np.int32)])), rows)
-        items = _jnp.where(_jnp.isnan(items[..., -1:]), _jnp.asarray(_np.nan, a.dtype), items)  # NaNs come last
+        items = _jnp.where(_jnp.isnan(items[..., -1:]), _jnp.asarray(_np.nan, a.dtype), items)  # NaNs are last
         below, above = (
             _jnp.moveaxis(part, -1, 0).reshape(q.shape + part.shape[:-1])
             for part in _jnp.split(items[..., :-1], 2, axis=-1)
@@ -249,7 +249,7 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
 
 
 def _summed(call: Call) -> int:
-    """Returns the number of items, divided by 16 along an axis that is not the last: XLA:GPU has a kernel for these."""
+    """Returns the number of items, divided by 16 except along the last axis: XLA:GPU has a kernel for other axes."""
     is_last = call.axis is None or call.axis in (-1, call.a.ndim - 1)
     return item_count(call.a) // (1 if is_last else 16)
 
@@ -278,7 +278,7 @@ def cumprod(call: Call) -> Any:
     return call.with_kernels()
 
 
-# Selections. JAX's own selections take a running sum and a scatter, or a sort.
+# Selections. JAX's take a running sum and a scatter, or a sort.
 
 
 def _nonzero(call: Call) -> list[jax.Array]:
@@ -296,14 +296,14 @@ def _nonzero(call: Call) -> list[jax.Array]:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Returns the argument `unsized` of `like`: outside of `jit`, the nonzero items are counted first."""
+    """Counts the nonzero items outside of `jit`: the argument `unsized` of `like`."""
     return "size", lambda call: globals()[function](
         call.a, size=int(_jnp.count_nonzero(call.a)), fill_value=call.fill_value
     )
 
 
 def _finds(call: Call) -> bool:
-    """Whether the kernels find the nonzero items. Without items, JAX ignores the fill value and fills with 0."""
+    """Whether kernels find the nonzero items. JAX ignores the fill value of no items, and fills with 0."""
     fill = call.fill_value
     return (
         call.a.size > 0 < call.a.ndim
@@ -373,7 +373,7 @@ _COMPRESSED = "condition", "a", "arr", "axis", "size", "fill_value"
 
 
 def _compress_now(call: Call) -> Any:
-    """Runs outside of `jit`: counts the kept items first, which gives the size."""
+    """Counts the kept items outside of `jit`, which gives the size."""
     condition, axis = call.condition, call.axis
     if _np.ndim(condition) != 1 or _np.ndim(call.a) == 0 or not (axis is None or _is_axis(axis, call.a)):
         return None
@@ -433,7 +433,7 @@ def _repeated(call: Call) -> bool:
 
 
 def _repeat_now(call: Call) -> Any:
-    """Runs outside of `jit`: adds up the repeats first, which gives the size."""
+    """Adds the repeats outside of `jit`, which gives the size."""
     if not is_array(call.repeats) or call.repeats.dtype.name not in ("int32", "int64"):
         return None
     filled = call.changed(total_repeat_length=int(_np.sum(_np.asarray(call.repeats))))
@@ -517,7 +517,7 @@ def searchsorted(call: Call) -> Any:
 
 
 def _bincount_now(call: Call) -> Any:
-    """Runs outside of `jit`: the largest item gives the length."""
+    """Finds the largest item outside of `jit`, which gives the length."""
     if call.x.size == 0 or not _jnp.issubdtype(call.x.dtype, _jnp.integer) or not _is_size(call.minlength):
         return None
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
@@ -579,7 +579,7 @@ def histogram(call: Call) -> Any:
 
 
 def _unique_now(call: Call) -> Any:
-    """Runs outside of `jit`: with as many results as items, of which it then cuts off the unused ones."""
+    """Cuts off unused results outside of `jit`."""
     axis = 0 if call.axis is None else call.axis
     if call.ar.size == 0 or not (call.axis is None or _has_few_columns(call)):
         return None
@@ -652,7 +652,7 @@ def unique_counts(call: Call) -> Any:
 
 
 def _are_alike(call: Call) -> bool:
-    """Whether both sides of an operation on sets are arrays of one type, with items."""
+    """Whether both sides are arrays of one type, with items."""
     sides = call.ar1, call.ar2
     return (
         all(is_array(x) and x.size for x in sides)
@@ -708,7 +708,7 @@ def setdiff1d(call: Call) -> Any:
         else:
             n = own.shape[0]
             own = unique(own, size=n)
-            number = n + 1 - _jnp.sum(own == own[0])  # minus the copies of the first item that pad the array
+            number = n + 1 - _jnp.sum(own == own[0])  # without the first item's copies, which pad the array
             kept = ~isin(own, call.ar2) & (_jnp.arange(n) < number)
         return _mgpu.select(own, kept, size=size, fill_value=fill).values
 
@@ -757,7 +757,7 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# Up to this many test elements, JAX's comparison of all pairs is faster.
+# Up to so many test elements, comparing all pairs is faster.
 FEW_TESTS = 128
 
 

@@ -34,7 +34,7 @@ DROPPING = None, "fill", "drop", jax.lax.GatherScatterMode.FILL_OR_DROP
 
 
 def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
-    """Returns a program that combines the rows of each segment, or None if JAX's own function must run."""
+    """Returns a program that combines segments' rows, or None."""
     data, ids, number = call.data, call.segment_ids, call.num_segments
     if call.bucket_size is not None or call.mode not in DROPPING or getattr(call, "out_sharding", None) is not None:
         return None
@@ -48,23 +48,23 @@ def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Returns the argument `unsized` of `like`: outside of `jit`, the largest id gives the number of segments."""
+    """Finds the number of segments outside of `jit`: the argument `unsized` of `like`."""
 
     def now(call: Call) -> Any:
         if not is_array(call.segment_ids) or call.segment_ids.size == 0:
             return None
-        number = int(_np.max(call.segment_ids) + 1)  # added in the type of the ids, as in JAX
+        number = int(_np.max(call.segment_ids) + 1)  # in the ids' type, as in JAX
         return call.changed(num_segments=number).again(globals()[function])
 
     return "num_segments", now
 
 
 def _freely_added(call: Call) -> int:
-    """Returns the number of items; huge for floats: on a GPU, kernels always add them, in a fixed order."""
+    """Returns the number of items; huge for floats, which kernels on a GPU always add, in a fixed order."""
     return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
 
 
-SMALL = 2**17  # for fewer items, XLA's scatter, a single kernel, takes less time on a GPU
+SMALL = 2**17  # for fewer items, XLA's scatter, one kernel, is faster on a GPU
 
 
 def _by_segment(original: F, measure: Callable[[Call], int] | None = None) -> Callable[[Callable[[Call], Any]], F]:
@@ -241,7 +241,7 @@ def segment_softmax(
 
 
 def _of_items(x: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """`x[segment_ids]`, the row of each item's segment, whose derivative adds the items in a fixed order."""
+    """`x[segment_ids]`, whose derivative adds items in a fixed order."""
     number = x.shape[0]
     if number == 0:
         return x[segment_ids]
@@ -250,7 +250,7 @@ def _of_items(x: jax.Array, segment_ids: jax.Array) -> jax.Array:
 
 
 def _items(data: jax.Array, segment_ids: jax.Array, *given: Any) -> jax.Array:
-    """Returns the number of items of each segment, at least one, in the type of the data."""
+    """Returns each segment's number of items, at least one, in the data's type."""
     ones = _jnp.ones(_np.shape(segment_ids), _jnp.result_type(data))
     counts = _jnp.maximum(segment_sum(ones, segment_ids, *given), _jnp.ones((), ones.dtype))
     return counts.reshape(counts.shape + (1,) * (_np.ndim(data) - 1))

@@ -1,8 +1,7 @@
 """`like` makes functions with JAX's names, signatures and results, which run kernels where these are faster.
 
-`jax_mgpu.numpy` and `jax_mgpu.ops` declare their functions by `like`. A function's plan inspects the shapes, types and
-options of a call, and returns a program of kernels. If it returns None, or if the kernels would be slower, JAX's own
-function runs, and raises its own errors.
+A function's plan inspects a call's shapes, types and options, and returns a program of kernels. If it returns None, or
+kernels would be slower, JAX's own function runs, and raises its own errors.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from jax_mgpu._src.ops.order_statistics import _order_statistics
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 
-MAX_COLUMNS = 8  # the most columns of keys that kernels sort by
-# More items than any call has. As a minimum, it means that kernels are never faster.
+MAX_COLUMNS = 8  # columns of keys, at most
+# As a minimum of items: kernels are never faster.
 NEVER = 1 << 62
 
 
 class Signed:
-    """A function of JAX, with the names of the arguments that are arrays."""
+    """A function of JAX, and its array arguments' names."""
 
     def __init__(self, original: Callable[..., Any], operands: Sequence[str], takes_sequence: bool):
         self.original, self.operands, self.signature = original, operands, inspect.signature(original)
@@ -41,23 +40,23 @@ class Signed:
         self.defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns arguments that are operands of a program, and static ones."""
+        """Returns operands and static arguments."""
         operands = {name: arguments[name] for name in self.operands if self._is_operand(arguments[name])}
         return operands, {name: value for name, value in arguments.items() if name not in operands}
 
     def may_take(self, x: object) -> bool:
-        """Whether the first operand is an array, or if allowed a sequence of arrays, that kernels support."""
+        """Whether kernels support the first operand: an array or, if allowed, a sequence of arrays."""
         if self.takes_sequence and isinstance(x, list | tuple):
             return len(x) > 0 and all(map(_is_array_taken, x))
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an array, or a number that is no integer: a program's key cannot hold the bits of floats."""
+        """Whether it is an array, or a number that is no integer: a key cannot hold the bits of floats."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 
 class Call:
-    """A call of a function of JAX: its arguments by name, as attributes, defaults included."""
+    """A call of JAX's function: its arguments by name as attributes, defaults included."""
 
     def __init__(self, function: Signed, arguments: Mapping[str, Any]):
         self._function, self._arguments = function, dict(arguments)
@@ -69,7 +68,7 @@ class Call:
             raise AttributeError(name) from None
 
     def gives_only(self, *names: str) -> bool:
-        """Whether all other arguments, those of newer versions of JAX too, have their defaults."""
+        """Whether all other arguments, newer JAX's too, have their defaults."""
         others = {name: value for name, value in self._arguments.items() if name not in names}
         return all(value is self._function.defaults[name] for name, value in others.items())
 
@@ -78,16 +77,16 @@ class Call:
         return Call(self._function, {**self._arguments, **changes})
 
     def again(self, function: Callable[..., Any]) -> Any:
-        """Returns the result of another function of the same signature, called with these arguments."""
+        """Calls another function of the same signature."""
         bound = inspect.BoundArguments(self._function.signature, self._arguments)
         return function(*bound.args, **bound.kwargs)
 
     def run(self, **changes: Any) -> Any:
-        """Returns the result of JAX's own function, with some arguments changed."""
+        """Calls JAX's function, with some arguments changed."""
         return self.changed(**changes).again(self._function.original)
 
     def with_kernels(self, **changes: Any) -> Program:
-        """Returns JAX's own program, with kernels instead of its sorts, running sums and products."""
+        """Returns JAX's program, with kernels for its sorts, running sums and products."""
 
         def program() -> Any:
             operands, options = self._function.split({**self._arguments, **changes})
@@ -111,16 +110,16 @@ def like(
     measure: Callable[[Call], Any] | None = None,
     unsized: tuple[str, Callable[[Call], Any]] | None = None,
 ) -> Callable[[Callable[[Call], Program | None]], Function]:
-    """Turns a plan into a function with the signature, the types and the results of a function of JAX.
+    """Turns a plan into a function with the signature, types and results of JAX's.
 
     Args:
       original: JAX's function.
-      operands: its arguments that are arrays. Kernels run only if the first one is an array; the others may be numbers.
-      min_items: the number of items of the first operand from which kernels are faster on a CPU.
-      min_items_on_gpu: the same on a GPU, where a small call takes as long as its kernels take to start.
-      takes_sequence: whether the first operand may be a sequence of arrays.
-      measure: returns the number to compare with both minima, instead of the number of the first operand's items.
-      unsized: the argument for the size of the results, and the function to run outside of `jit` if it is omitted.
+      operands: the array arguments. Kernels run only if the first is an array; others may be numbers.
+      min_items: the first operand's items from which kernels are faster on a CPU.
+      min_items_on_gpu: the same on a GPU, where starting kernels takes most of a small call.
+      takes_sequence: whether the first operand may be a sequence.
+      measure: a number to compare with both minima instead.
+      unsized: the argument for the results' size, and the eager function if it is omitted.
     """
     signed = Signed(original, operands, takes_sequence)
     place = list(signed.defaults).index(operands[0])
@@ -133,11 +132,11 @@ def like(
             assert ours is not None
             forms = {"cpu": ours} if on_cpu else {}
             forms |= {"cuda": ours} if on_cuda else {}
-            with by_construction():  # a size that is too small truncates the results, as in JAX
+            with by_construction():  # results are truncated, as in JAX
                 return platform_dependent(**forms, default=call.run)
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-            """Returns the result of the kernels, or None if JAX's function must run."""
+            """Returns the kernels' result, or None if JAX's function must run."""
             kernels = platforms()
             least = min(min_items, min_items_on_gpu) if "cuda" in kernels else min_items
             if measure is None and len(positional) > place and not is_faster(least, item_count(positional[place])):
@@ -184,17 +183,17 @@ def is_array(x: object) -> bool:
 
 
 def is_key(x: jax.Array | np.ndarray) -> bool:
-    """Whether an array has a type that kernels sort and add."""
+    """Whether kernels sort and add this type."""
     return x.dtype.name in KEY_DTYPES
 
 
 def is_float(x: jax.Array | np.ndarray) -> bool:
-    """Whether an array has floats that kernels sort and add."""
+    """Whether kernels sort and add these floats."""
     return is_key(x) and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _is_array_taken(x: object) -> bool:
-    """Whether this is an array that kernels support."""
+    """Whether it is an array that kernels support."""
     if isinstance(x, np.ndarray):
         return x.dtype.isnative and _is_taken(x)
     return isinstance(x, jax.Array) and not getattr(x, "weak_type", False) and not is_sharded(x) and _is_taken(x)
@@ -205,13 +204,13 @@ def _is_taken(x: jax.Array | np.ndarray) -> bool:
 
 
 def item_count(x: object) -> int:
-    """Returns the number of items of an array or a sequence of arrays; 0 if it is a symbol of an exported program."""
+    """Returns the number of items; 0 if it is symbolic."""
     sizes = [getattr(leaf, "size", 0) for leaf in (x if isinstance(x, list | tuple) else [x])]
     return sum(size for size in sizes if isinstance(size, int))
 
 
 def _is_hashable(value: Any) -> bool:
-    """Whether options may be part of a program's key. Floats may not: the zeros are equal, and a NaN never is."""
+    """Whether options may be part of a key: floats may not, as zeros are equal, and NaN never is."""
     if any(isinstance(part, float) for option in value for part in option):
         return False
     try:
@@ -222,7 +221,7 @@ def _is_hashable(value: Any) -> bool:
 
 
 def along(axis: int, function: Callable[..., Any], *operands: jax.Array) -> Any:
-    """Applies a function of vectors along an axis of arrays of one shape."""
+    """Applies a function of vectors along an axis."""
     rank = operands[0].ndim
     for _ in range(rank - 1):
         function = jax.vmap(function)
@@ -231,12 +230,12 @@ def along(axis: int, function: Callable[..., Any], *operands: jax.Array) -> Any:
 
 
 def order_statistics(ranks: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that gives the items of a vector that a sort would put at these ranks."""
+    """Returns a function that gives a vector's items of these ranks."""
     return lambda x: _order_statistics(x=x, ranks=ranks)[0]
 
 
 def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array] | None:
-    """Sorts rows by their first few columns, like `lax.sort`; returns None if the kernels cannot."""
+    """Sorts rows like `lax.sort`; returns None if kernels cannot."""
     number = parameters["num_keys"]
     if number > MAX_COLUMNS or operands[0].size == 0 or not all(x.dtype == bool or is_key(x) for x in operands):
         return None
@@ -255,7 +254,7 @@ def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array
 
 
 def _scan(op: ScannedName) -> Callable[..., Any]:
-    """Returns the rule that computes a running sum or product by the kernels of `jax_mgpu.scan`."""
+    """Returns the rule that scans by kernels."""
 
     def rule(parameters: Mapping[str, Any], x: jax.Array) -> list[jax.Array] | None:
         if not is_key(x) or x.size == 0:

@@ -217,7 +217,6 @@ class ItemMap:
     """A map of items.
 
     Attributes:
-      A map of items.
       function: the function that `map=` takes.
       function_of: the same function in NumPy, of all items.
       before: makes items that the function maps to given results.

@@ -1,4 +1,4 @@
-"""Types for annotations of public functions and of the layers below them."""
+"""Types for annotations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jax_mgpu._src.core.operation import Keyed
     from jax_mgpu._src.ops.segments import Segments
 
-__all__ = ["ArrayLike", "DTypeLike"]  # other modules import JAX's types from here
+__all__ = ["ArrayLike", "DTypeLike"]  # other modules import them from here
 
 ScannedName: TypeAlias = Literal[
     "add", "sum", "mul", "prod", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "or", "xor", "logsumexp"
@@ -27,7 +27,7 @@ Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # a function of two items, each a pytree
 ItemFunction: TypeAlias = Callable[..., Any]  # a function of an item, or of an item and its position
-LessFunction: TypeAlias = Callable[[Any, Any], Any]  # tells whether the first of two items comes first
+LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two items comes first
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 QuantileMethod: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
@@ -36,16 +36,15 @@ SegmentsLike: TypeAlias = "ArrayLike | Segments"  # heads, or a Segments
 AxisName: TypeAlias = str | Sequence[str]  # one or more axes of a mesh, inside jax.shard_map
 Side: TypeAlias = Literal["left", "right"]
 
-# Types of the layers below the public functions.
-Pytree: TypeAlias = object  # any tree of arrays: nothing is known of it before it is flattened
-# The first `count` items of an array are live, the others are padding. None: all are live.
+Pytree: TypeAlias = object  # any tree of arrays
+# The first `count` items are live, the others are padding; None: all are live.
 Count: TypeAlias = ArrayLike | None
 Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # a value with a shape and a dtype
 Attribute: TypeAlias = "int | Keyed"
 
 
 class Operands(Protocol):
-    """The operands of one problem: a named tuple, of a type of its own for each operation."""
+    """The operands of one problem, a named tuple per operation."""
 
     def __getattr__(self, name: str) -> jax.Array: ...
     def __iter__(self) -> Iterator[jax.Array]: ...

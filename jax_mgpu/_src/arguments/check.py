@@ -1,4 +1,4 @@
-"""Argument checks, and the one form of their messages: operation, argument, expected, got."""
+"""Argument checks, with messages of one form: operation, argument, expected, got."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KEY_DTYPES = frozenset(
     + ["float16", "bfloat16", "float32", "float64"]
 )
 NUMBERS = "integers of 8 to 64 bits, float16, bfloat16, float32 or float64"
-PLAIN_NUMBERS = frozenset(map(np.dtype, "?bBhHiIlLefd"))  # of the machine's byte order
+PLAIN_NUMBERS = frozenset(map(np.dtype, "?bBhHiIlLefd"))  # in the machine's byte order
 INT32_LIMIT = 2**31
 
 
 def describe(x: Any) -> str:
-    """Describes a value for an error message: an array by its dtype and shape, anything else as Python shows it."""
+    """Describes an array by its dtype and shape, anything else as Python shows it."""
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         return repr(x)
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
@@ -53,14 +53,14 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
 def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """Returns an argument as an array.
 
-    Integers that do not fit 32 bits are an error without `jax_enable_x64`. Positions are an exception: an operation
-    treats all positions beyond `limit` alike, so one that does not fit becomes another position beyond `limit`.
+    Without `jax_enable_x64`, integers that do not fit 32 bits are an error. An operation treats all positions beyond
+    `limit` alike, so a position that does not fit becomes another one beyond `limit`.
     """
     return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
 
 
 def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.Array | np.ndarray:
-    """Returns a value of the host as an array, of the dtype that JAX gives it."""
+    """Returns the host's value as an array, of the dtype that JAX gives it."""
     if type(x) is np.ndarray and x.dtype in PLAIN_NUMBERS:  # a fast path for the most common arguments
         return _fitting(operation, argument, x, limit)
     if type(x) is float:
@@ -84,12 +84,11 @@ def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.
 
 
 def _items(x: Any) -> Iterable[Any]:
-    """Returns the items of a list or tuple, at any depth."""
     return jax.tree.leaves(x) if isinstance(x, (list, tuple)) else ()
 
 
 def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.ndarray:
-    """Returns an argument as a NumPy array; only integers of more than 64 bits may be objects."""
+    """Returns a NumPy array; only integers of more than 64 bits may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
@@ -102,7 +101,7 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.n
 
 
 def _numbers_instead(host: np.ndarray) -> str:
-    """Returns how to convert texts and times to numbers; empty for anything else."""
+    """Says how to convert texts and times to numbers; empty for anything else."""
     not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
     if host.ndim == 0 or not (
         host.dtype.kind in "USTmM"  # T is NumPy 2's type of strings of any length
@@ -115,7 +114,7 @@ def _numbers_instead(host: np.ndarray) -> str:
 
 
 def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
-    """Converts integers to a type that JAX has; raises as `as_array` does if an integer is out of that type's range."""
+    """Converts integers to a type that JAX has, or raises as `as_array` does."""
     if host.dtype.kind not in "iuO" or host.dtype.itemsize < 8:
         return host
     given = np.dtype(np.int64) if host.dtype == object else host.dtype
@@ -139,7 +138,7 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
 
 
 def expect_no_axis(operation: str, argument: str, axis_name: AxisName | None) -> None:
-    """Raises if `axis_name` is given, because the argument cannot be combined with a mesh axis."""
+    """Raises if `axis_name` is given: the argument cannot be combined with a mesh axis."""
     if axis_name is not None:
         raise value_error(operation, "axis_name", f"None where {argument} is given", repr(axis_name))
 
@@ -162,10 +161,7 @@ def expect_key(operation: str, argument: str, x: Pytree) -> jax.Array:
 
 
 def expect_mask(operation: str, argument: str, x: Pytree, hint: str = "take selects by positions") -> jax.Array:
-    """Returns an argument as an array; raises unless it is 1-D and holds bools.
-
-    `hint` is added to the error for integers, which may be positions.
-    """
+    """Returns a 1-D array of bools; `hint` follows the error for integers, which may be positions."""
     x = expect_vector(operation, argument, x)
     if x.size == 0:
         return x.astype(bool)  # an empty list
@@ -182,9 +178,9 @@ def expect_same_dtype(operation: str, a_name: str, a: jax.Array, b_name: str, b:
 
 
 def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
-    """Returns the dtype of indices into arrays of these lengths: int32, or int64 if one has 2^31 items or more.
+    """Returns the dtype of indices into arrays of these lengths: int64 if one has 2^31 items or more, else int32.
 
-    A length that `jax.export` does not know yet counts as less than 2^31.
+    Lengths that `jax.export` does not know count as less than 2^31.
     """
     long = [length for length in lengths if surely(operator.ge, length, INT32_LIMIT)]
     if not long:
@@ -195,26 +191,26 @@ def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
 
 
 def index_vector(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
-    """Returns a 1-D array of positions as int32 or int64; positions beyond `limit` stay beyond it."""
+    """Returns a 1-D array of positions as int32 or int64; those beyond `limit` stay beyond it."""
     return _as_index(operation, argument, expect_vector(operation, argument, x, limit), limit)
 
 
 def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
-    """Returns positions of any shape as an array; checks and converts them like `index_vector`."""
+    """`index_vector` for any shape."""
     return _as_index(operation, argument, as_array(operation, argument, x, limit), limit)
 
 
 def known_integers(x: Pytree) -> np.ndarray | None:
-    """Returns a vector of integers that the host knows, or None for other arguments, which later checks report."""
+    """Returns integers that the host knows; None for other arguments, which later checks report."""
     try:
         host = None if isinstance(x, jax.Array) else np.asarray(x)
-    except (TypeError, ValueError):  # a list of lists of different lengths, or of traced numbers
+    except (TypeError, ValueError):  # lists of different lengths, or of traced numbers
         return None
     return None if host is None or host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0 else host
 
 
 def static_size(operation: str, argument: str, size: Any) -> int:
-    """Returns a number of outputs as an int; raises unless it is known while tracing."""
+    """Returns a number of outputs, which must be known while tracing."""
     expected = "a static, non-negative integer"
     size = known_size(size)
     try:
@@ -236,9 +232,9 @@ def static_flag(operation: str, argument: str, flag: Any) -> bool:
 
 
 def result_shapes(operation: str, argument: str, expected: str, function: Callable[..., Any], *avals: Any) -> Any:
-    """Returns the shapes and types of what a caller's function gives; raises if it is not the expected function."""
+    """Returns the shapes and types of a caller's function; raises if it is not the expected function."""
     try:
-        # JAX keeps weak references to traced callables. A partial allows them; not every callable does.
+        # JAX keeps weak references to callables, which partials allow and others may not.
         return jax.eval_shape(functools.partial(function), *avals)
     except TypeError as error:  # a wrong number of arguments, or a result that is no array
         raise type_error(operation, argument, expected, f"the error: {error}") from error
@@ -252,7 +248,7 @@ def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[
 
 
 def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> None:
-    """Raises unless `dtype` is None or, with a named operator, a dtype of numbers to which it converts items first."""
+    """Raises unless items of a named operator may be converted to `dtype`, or it is None."""
     if dtype is None:
         return
     if callable(op):
@@ -266,7 +262,7 @@ def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> 
 
 
 def expect_item_dtype(operation: str, dtype: DTypeLike) -> None:
-    """Raises unless arrays of numbers or bools may be converted to this dtype."""
+    """Raises unless numbers or bools may be converted to this dtype."""
     expected = "a dtype of numbers or bools"
     try:
         known = jax.dtypes.canonicalize_dtype(dtype)
@@ -277,7 +273,7 @@ def expect_item_dtype(operation: str, dtype: DTypeLike) -> None:
 
 
 def count_operand(operation: str, argument: str, count: Count, length: int) -> jax.Array:
-    """Returns the number of live items as an operand of shape [1], or the absent operand if the count is None."""
+    """Returns a count as an operand `[1]`, absent if the count is None."""
     if count is None:
         return ABSENT
     given, count = count, as_array(operation, argument, count)
@@ -289,7 +285,7 @@ def count_operand(operation: str, argument: str, count: Count, length: int) -> j
 
 
 def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argument: str = "fill_value") -> jax.Array:
-    """Returns the value that fills results past the live ones, in their dtype, as an operand of shape [1]."""
+    """Returns the value past the live results, `[1]` in their dtype."""
     if not isinstance(fill_value, jax.Array):
         return on_host(_host_fill, fill_value, operation, argument, dtype)
     result: jax.Array = _fill(fill_value, fill_value, operation, argument, dtype)
@@ -313,7 +309,7 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: np.dtype
 
 
 def positions_instead(dtype: Any) -> str:
-    """Returns the hint in an error for a mask that was given instead of positions."""
+    """Returns the hint for a mask in place of positions."""
     return " (select takes a mask; Segments.from_flags takes flags of segment starts)" if dtype == jnp.bool_ else ""
 
 
@@ -326,7 +322,7 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
         return x
     if x.dtype.itemsize < 4:
         return x.astype(jnp.int32)
-    # uint32 and uint64: values that do not fit a signed integer lie past every array
+    # uint32 and uint64 that do not fit a signed integer lie past every array
     signed = index_dtype(operation, argument, limit + 1)
     largest = jnp.iinfo(x.dtype).max
     past = largest if surely(lambda: limit >= largest) else limit + 1
@@ -334,7 +330,7 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
 
 
 def expect_rows(operation: str, argument: str, x: Pytree, length: int, owner: str) -> tuple[list[jax.Array], PyTreeDef]:
-    """Returns the leaves of a pytree as arrays, and its structure; raises unless all have this leading length."""
+    """Returns the leaves as arrays, and the structure; raises unless all have this leading length."""
     leaves, structure = flatten(x)
     return expect_leading_axis(operation, argument, leaves, length, owner), structure
 
@@ -342,7 +338,7 @@ def expect_rows(operation: str, argument: str, x: Pytree, length: int, owner: st
 def expect_pytree(
     operation: str, argument: str, x: Pytree, hint: str = "a list is a pytree"
 ) -> tuple[list[jax.Array], PyTreeDef, int]:
-    """Returns the leaves of a pytree of items as arrays, its structure, and the number of items."""
+    """Returns the leaves as arrays, the structure, and the number of items."""
     leaves, structure = flatten(x)
     if not leaves:
         raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
@@ -356,7 +352,7 @@ def expect_pytree(
 def expect_leading_axis(
     operation: str, argument: str, leaves: Sequence[Any], length: int, owner: str
 ) -> list[jax.Array]:
-    """Returns the leaves of a pytree as arrays, each with a leading axis of this length."""
+    """Returns the leaves as arrays with a leading axis of this length."""
     arrays = [as_array(operation, argument, leaf) for leaf in leaves]
     for x in arrays:
         if x.ndim == 0 or x.shape[0] != length:

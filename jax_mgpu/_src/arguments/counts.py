@@ -1,8 +1,7 @@
-"""Which items of an operand are live, and which start a segment, in plain JAX.
+"""Which items are live, and which start a segment, in plain JAX.
 
-The first `count` items are live; the others are padding. A count operand has shape `[1]`, or is absent and empty: then
-all items are live. Heads are the positions where segments start. Positions have the type of indices into the array,
-which may be wider than the type of the operands: an array of 2^31 items or more may have int32 heads and count.
+A count has shape `[1]`, or is absent and empty: then all items are live. Heads are the positions where segments start.
+Positions may have a wider type than operands: an array of 2^31 items may have int32 heads and count.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from jax_mgpu._src.keys.bits import clip, shifted, where
 
 
 def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
-    """Returns the number of live items of n, in the dtype of indices into them unless another one is given."""
+    """Returns the number of live items of n, by default in the dtype of indices into them."""
     dtype = index_dtype("count", "n", n) if dtype is None else dtype
     if not count.size:
         return jnp.asarray(n, dtype)
@@ -35,16 +34,16 @@ def live_mask(n: int, count: jax.Array) -> jax.Array:
 
 
 def heads_from_zero(heads: jax.Array) -> jax.Array:
-    """Returns 0 and the heads: the first segment starts at 0, whether or not the heads list it."""
+    """Returns 0 and the heads: the first segment starts at 0 in any case."""
     first = jnp.zeros((1,), heads.dtype)
     # Under shard_map, the CPU compiler of jaxlib 0.11.2 crashes if an array is joined to an empty one.
     return jnp.concatenate([first, heads]) if heads.shape[0] else first
 
 
 def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Returns, for each of a few searches, the first place from `low` to `high` for which `before(places)` is false.
+    """Returns, per search, the first place from `low` to `high` for which `before(places)` is false.
 
-    `high - low` is at most n. All searches run in lockstep, in one program without a loop.
+    `high - low` is at most n. The searches run in lockstep, without a loop.
     """
     for _ in range(n.bit_length()):
         middle = low + ((high - low) >> 1)
@@ -55,7 +54,10 @@ def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[
 
 @jax.custom_batching.custom_vmap
 def of_all(holds: jax.Array) -> jax.Array:
-    """Whether a condition holds in all of a batch. `lax.cond` runs both branches if each problem has its own answer."""
+    """Whether a condition holds in all of a batch.
+
+    `lax.cond` would run both branches if each problem had its own answer.
+    """
     return holds
 
 
@@ -66,15 +68,14 @@ def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.A
 
 
 def wide_enough(positions: jax.Array, n: int) -> jax.Array:
-    """Returns positions in a type that holds all places of an array of n."""
+    """Returns positions in a type for all places of an array of n."""
     return positions.astype(np.promote_types(positions.dtype, index_dtype("positions", "n", n)))
 
 
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
-    """Returns heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
+    """Returns heads limited to n, which is padding: JAX's scatters cut larger positions to 32 bits.
 
-    XLA would evaluate a scatter of constant heads at compile time, which takes seconds. The barrier hides that they are
-    constant.
+    A barrier hides constant heads, whose scatters XLA would evaluate at compile time for seconds.
     """
     return clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
 
@@ -90,7 +91,7 @@ def segment_starts(n: int, heads: jax.Array) -> jax.Array:
 
 
 def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
-    """Returns which of n positions start a segment: by flags (bools, or bits of uint32) or else by heads."""
+    """Marks starts of segments by flags (bools, or bits of uint32) or else by heads."""
     if not flags.size:
         return segment_starts(n, heads)
     if flags.dtype == jnp.bool_:
@@ -100,22 +101,20 @@ def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
 
 
 def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, count: jax.Array) -> jax.Array | None:
-    """Returns each position's segment, or None if all are in one."""
+    """Returns each position's segment, or None if there is one."""
     (n,) = positions.shape
     if not heads.size and not flags.size and not count.size:
         return None
     segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
-    if (
-        count.size and n
-    ):  # each item past the count is a segment of its own, after all others: a sort leaves it in place
+    if count.size and n:  # a segment per item past the count, after all others: a sort leaves it in place
         segments = where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
     return segments
 
 
 def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None) -> tuple[jax.Array, jax.Array]:
-    """Returns where each head's segment begins and ends among the live items of n.
+    """Returns where segments begin and end among the live items of n.
 
-    `index` is the dtype of the number of live items, by default that of indices into n items.
+    `index` is the dtype of the number of live items.
     """
     live = live_items(n, count, index)
     dtype = common_dtype(heads, live)
@@ -127,7 +126,7 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Returns the number of live items of each head's segment; n may exceed 2^31 even without `jax_enable_x64`."""
+    """Returns segments' numbers of live items; n may exceed 2^31 even without `jax_enable_x64`."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     limit = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), limit, count, positions)
@@ -136,10 +135,10 @@ def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike
 
 
 def common_dtype(*integers: Any) -> np.dtype:
-    """Returns the widest dtype of some integers, also under strict promotion."""
+    """Returns the widest dtype, also under strict promotion."""
     return np.result_type(*(x.dtype for x in integers))
 
 
 def count_of(operand: jax.Array) -> jax.Array | None:
-    """Returns the live count in an operand, `[1]` and checked before, as a scalar; None if it is absent."""
+    """Returns an operand's live count as a scalar; None if it is absent."""
     return operand[0] if operand.size else None

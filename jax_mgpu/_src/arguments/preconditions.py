@@ -1,8 +1,8 @@
 """Preconditions: what operations require of their arguments' values, checked on request.
 
-A public function passes an argument through one of the functions below. With checks off, they return the argument
-itself. With checks on, they also compute the first offending position, and pass the argument through a custom call,
-which raises the error. The operation's own kernels know nothing of checks, so XLA can record them into CUDA graphs.
+A public function passes an argument through a function below. With checks off, that function returns the argument. With
+checks on, it also finds the first offending position, and a custom call raises the error. The operation's own kernels
+know nothing of checks, so XLA can record them into CUDA graphs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precon
 
 
 def checks(on: bool = True) -> AbstractContextManager[None]:
-    """Turns each broken precondition into an error, within the context.
+    """Makes each broken precondition an error within the context.
 
-    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
-    value there. The running program raises it, so with asynchronous dispatch it is raised where the caller waits for
-    the result. On a CPU, from a program's second call on, JAX may raise a `ValueError` instead, as for callbacks. A
-    `size` smaller than the number of results is an error too, unless it is 0. Ids of items that are passed as heads are
-    an error too, if an id above the number of items repeats and is not the largest. An argument is not checked if the
-    compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
-    JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
+    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and its
+    value. The running program raises it, so asynchronous dispatch raises it where the caller waits for the result. On a
+    CPU, a program's second call and later ones may raise a `ValueError` instead, as for callbacks. A `size` below the
+    number of results is an error too, unless it is 0. So are ids of items in place of heads, if an id above the number
+    of items repeats and is not the largest. An argument is not checked if no result depends on it. Checks cost time,
+    and on a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns them on everywhere. Platforms
+    without kernels check nothing.
 
-    Like JAX's own settings, this one belongs to the thread. A generator or an asyncio task that is suspended within the
-    context leaves checks on for other code of the thread: leave the context before `yield` and `await`.
+    Like JAX's settings, this one belongs to the thread. Leave the context before `yield` and `await`: a suspended
+    generator or task would leave checks on for other code.
 
     Args:
       on: whether to check.
@@ -62,20 +62,20 @@ ASCENDING = "non-negative integers in non-decreasing order"
 
 
 def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
-    """Returns x; with checks on, raises unless it holds non-negative positions in non-decreasing order."""
+    """With checks on, requires non-negative positions in non-decreasing order."""
     return _require(operation, argument, ASCENDING, x, _is_ascending)
 
 
-# Hints in errors for a caller who may have passed lengths or ids instead of heads or offsets.
+# Hints for lengths or ids in place of heads or offsets.
 LENGTHS = "Segments.from_lengths takes lengths"
 IDS = "Segments.from_ids takes the segment of each item"
 
 
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
-    """Returns heads; with checks on, raises unless they can start segments. Heads of `length` or more are padding.
+    """With checks on, requires heads that can start segments. Heads of `length` or more are padding.
 
-    Ids of items that are passed by mistake are in order too. They are recognized if one above `length` repeats and a
-    larger one follows, because padding repeats one number only.
+    Ids in place of heads ascend too. They are recognized if one above `length` repeats and a larger one follows:
+    padding repeats one number.
     """
 
     def holds(heads: jax.Array) -> jax.Array:
@@ -87,16 +87,15 @@ def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
 
 
 def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
-    """Returns x; with checks on, raises unless it holds numbers of segments. -1 and `number` are padding."""
+    """With checks on, requires numbers of segments; -1 and `number` are padding."""
     expected = f"numbers of {number} segments, or -1 or {number} as padding"
     return _require(operation, argument, expected, x, lambda x: (x >= -1) & (x <= number))
 
 
 def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.Array, length: int) -> jax.Array:
-    """Returns x; with checks on, raises unless its live items are increasing non-negative positions.
+    """With checks on, requires live items that are increasing non-negative positions.
 
-    Positions past the live items are padding and may repeat. `count`, the number of live items, is an operand of shape
-    [1], or empty if all `length` are live.
+    Padding may repeat. `count` has shape `[1]`, or is empty if all `length` are live.
     """
 
     def holds(x: jax.Array) -> jax.Array:
@@ -107,9 +106,9 @@ def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.A
 
 
 def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns x; with checks on, raises unless its live items are distinct positions in an array of this length.
+    """With checks on, requires live items that are distinct positions in an array of this length.
 
-    `count` is an operand of shape [1], or empty.
+    `count` has shape `[1]`, or is empty.
     """
     n = x.shape[0]
 
@@ -121,13 +120,13 @@ def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -
 
 
 def distinct_rows(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
-    """Returns x; with checks on, raises unless its positions inside an array of this length are distinct."""
+    """With checks on, requires distinct positions inside an array of this length."""
     expected = f"distinct positions of {length} items"
     return _require(operation, argument, expected, x, lambda x: (x < 0) | (x >= length) | _is_first(x, length))
 
 
 def _is_first(x: jax.Array, length: int) -> jax.Array:
-    """Whether each position, from 0 to `length`, occurs for the first time."""
+    """Whether each position occurs for the first time."""
     places = jnp.arange(x.shape[0])
     at = jnp.where((x >= 0) & (x < length), x, length)
     first = jnp.full((length + 1,), x.shape[0]).at[at].min(places)
@@ -135,7 +134,7 @@ def _is_first(x: jax.Array, length: int) -> jax.Array:
 
 
 def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
-    """Returns x; with checks on, raises unless it holds integers from 0 to `limit`."""
+    """With checks on, requires integers from 0 to `limit`."""
     return _require(operation, argument, f"an integer from 0 to {limit}", x, lambda x: (x >= 0) & (x <= limit))
 
 
@@ -150,12 +149,12 @@ def fractions(operation: str, argument: str, x: jax.Array) -> jax.Array:
 
 
 def row_indices(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
-    """Returns x; with checks on, raises unless it holds -1 and indices of rows in an array of this length."""
+    """With checks on, requires -1 or indices into an array of this length."""
     return _require(operation, argument, f"indices of {length} rows, or -1", x, lambda x: (x >= -1) & (x < length))
 
 
 def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Array], width: int) -> jax.Array:
-    """Returns heads; with checks on, raises unless each segment has at most `width` items."""
+    """With checks on, requires segments of at most `width` items."""
     expected = f"segments of at most {width} items"
     return _require(operation, "width", expected, heads, lambda heads: lengths() <= width, shown=lengths)
 
@@ -163,7 +162,7 @@ def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Arr
 def same_rows(
     operation: str, starts: jax.Array, ends: jax.Array, other_starts: jax.Array, other_ends: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns starts and ends of rows; with checks on, raises unless they equal those of other rows."""
+    """With checks on, requires that both have the same starts and ends of rows."""
     lengths, others = ends - starts, other_ends - other_starts
 
     def holds(_: jax.Array) -> jax.Array:
@@ -174,7 +173,7 @@ def same_rows(
 
 
 def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
-    """Returns offsets; with checks on, raises unless they begin with 0 and do not decrease or exceed `capacity`."""
+    """With checks on, requires offsets that begin with 0 and neither decrease nor exceed `capacity`."""
     return _require(
         operation,
         "offsets",
@@ -185,7 +184,7 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
 
 
 def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
-    """Returns offsets; checks them like `row_offsets`, for an unknown number of items."""
+    """`row_offsets` for an unknown number of items."""
 
     def holds(x: jax.Array) -> jax.Array:
         return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
@@ -197,7 +196,7 @@ IDS_IN_ORDER = "ids in non-decreasing order, with no other items between those o
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
-    """Returns ids; with checks on, raises unless the ids in [0, `number`) are in order. Others mean no segment."""
+    """With checks on, requires ascending ids in [0, `number`); others mean no segment."""
 
     def holds(ids: jax.Array) -> jax.Array:
         known = (ids >= 0) & (ids < number)
@@ -208,9 +207,9 @@ def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
 
 
 def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
-    """Whether each id is in order, given which ids are known and the latest known id up to each.
+    """Whether each id is in order, given which are known and the latest known one up to each.
 
-    `numpy` is the module of the arrays, NumPy or `jax.numpy`.
+    `numpy` is NumPy or `jax.numpy`.
     """
     n = ids.shape[0]
     goes_on = numpy.append(numpy.full((1,), -1, latest.dtype), latest)[:n] == ids
@@ -219,7 +218,7 @@ def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
 
 
 def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Array:
-    """Returns ends; with checks on, raises unless each is the start of the next segment."""
+    """With checks on, requires each end to be the start of the next segment."""
     last = starts.shape[-1] - 1
 
     def holds(ends: jax.Array) -> jax.Array:
@@ -229,7 +228,7 @@ def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Arra
 
 
 def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
-    """Returns lengths; with checks on, raises unless they are lengths of rows of at most `capacity` items in all."""
+    """With checks on, requires lengths of at most `capacity` items in all."""
 
     def holds(lengths: jax.Array) -> jax.Array:
         ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first sum that is too large may overflow
@@ -239,16 +238,16 @@ def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:
-    """Returns count; with checks on, raises if it exceeds `size`, except for a `size` of 0, which only counts."""
+    """With checks on, requires a count of at most `size`; a `size` of 0 only counts."""
     if size == 0:
         return count
     return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
 
 
 def keys_of_few_bits(operation: str, argument: str, keys: jax.Array, count: jax.Array, bits: int) -> jax.Array:
-    """Returns keys; with checks on, raises unless the live keys are from 0 to 2^bits - 1.
+    """With checks on, requires live keys from 0 to 2^bits - 1.
 
-    `count` is an operand of shape [1], or empty.
+    `count` has shape `[1]`, or is empty.
     """
 
     def holds(keys: jax.Array) -> jax.Array:
@@ -269,9 +268,9 @@ def sorted_keys(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> jax.Array:
-    """Returns keys; with checks on, raises unless the live keys are in the order of lax.sort or its reverse.
+    """With checks on, requires live keys in the order of lax.sort or its reverse.
 
-    `within` marks keys that follow another key of their segment: only these must be in order.
+    `within` marks keys that follow another key of their segment; only these are checked.
     """
     options: dict[str, Any] = {"descending": [descending], "unique": unique, "within": within}
     return sorted_columns(operation, [argument], [keys], count, **options)[0]
@@ -287,12 +286,7 @@ def sorted_columns(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
-    """Returns columns; with checks on, raises unless live keys are in order.
-
-    Each column must be in order where all previous ones are equal.
-
-    For `within`, see `sorted_keys`.
-    """
+    """`sorted_keys` of columns: each is in order where all previous ones are equal."""
     if not _ON.value or BY_CONSTRUCTION.get():
         return list(columns)
     tied: Any = True
@@ -318,7 +312,7 @@ def sorted_columns(
 def intervals_inside(
     operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array], length: int
 ) -> jax.Array:
-    """Returns starts; with checks on, raises unless intervals of these lengths lie within an array."""
+    """With checks on, requires intervals within an array."""
 
     def holds(starts: jax.Array) -> jax.Array:
         return (lengths() <= 0) | ((starts >= 0) & (starts <= length - lengths()))  # a sum could overflow
@@ -327,10 +321,10 @@ def intervals_inside(
 
 
 def intervals_disjoint(operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array]) -> jax.Array:
-    """Returns starts; with checks on, raises if intervals of these lengths overlap."""
+    """With checks on, requires intervals without overlap."""
 
     def holds(starts: jax.Array) -> jax.Array:
-        # Sorts empty intervals last, then compares each interval with the one before it in the order of their starts.
+        # Compares each interval with its predecessor in the order of starts; empty ones are last.
         order = jnp.lexsort((starts, lengths() <= 0))
         ends = (starts + lengths())[order]
         overlaps = (starts[order][1:] < ends[:-1]) & (lengths()[order][1:] > 0)
@@ -340,7 +334,7 @@ def intervals_disjoint(operation: str, argument: str, starts: jax.Array, lengths
 
 
 def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Returns ends; with checks on, raises if a segment overlaps the next one. Empty segments may lie anywhere."""
+    """With checks on, requires that no segment overlaps the next one. Empty segments may lie anywhere."""
 
     def holds(ends: jax.Array) -> jax.Array:
         starts, stops = jnp.clip(heads, 0, length), jnp.clip(ends, 0, length)
@@ -352,7 +346,7 @@ def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Ar
 
 
 def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Returns ends; with checks on, raises unless each segment with items ends within an array."""
+    """With checks on, requires non-empty segments that end within an array."""
 
     def holds(ends: jax.Array) -> jax.Array:
         return (ends <= length) | (ends <= heads)
@@ -361,7 +355,7 @@ def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.A
 
 
 def interval_lengths(offsets: jax.Array, total: jax.Array, size: int) -> Callable[[], jax.Array]:
-    """Returns a function that computes the lengths of intervals; `total` is an operand of shape [1], or empty."""
+    """Returns a function that computes lengths; `total` has shape `[1]`, or is empty."""
 
     def lengths() -> jax.Array:
         end = total if total.size else jnp.full((1,), size, offsets.dtype)
@@ -379,7 +373,7 @@ BY_CONSTRUCTION = contextvars.ContextVar("by_construction", default=False)
 
 @contextlib.contextmanager
 def by_construction(holds: bool = True) -> Iterator[None]:
-    """Disables checks within: an operation made the operands itself, so their preconditions hold."""
+    """Disables checks of operands that an operation made itself."""
     token = BY_CONSTRUCTION.set(holds or BY_CONSTRUCTION.get())
     try:
         yield
@@ -397,7 +391,7 @@ def _require(
 ) -> jax.Array:
     """Returns x; with checks on, ties it to an error at the first position where `holds(x)` is false.
 
-    The error shows the value at that position in x, or in the array that `shown` returns.
+    The error shows the value there in x, or in `shown()`.
     """
     if not _ON.value or x.size == 0 or BY_CONSTRUCTION.get():
         return x
@@ -414,7 +408,7 @@ def _require(
     return result
 
 
-# The custom call: returns its first operand, or fails.
+# Returns its first operand, or fails.
 _check = Primitive("mgpu_check")
 _check.def_abstract_eval(lambda x, position, value, *, expected: x)
 ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (

@@ -1,4 +1,4 @@
-"""Lets public functions accept former names of their arguments."""
+"""Former names of arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def renamed(**names: str) -> Callable[[Function], Function]:
-    """Lets a public function accept old names of arguments, `old="new"`, each with a DeprecationWarning."""
+    """Accepts old names of arguments, `old="new"`, each with a DeprecationWarning."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Converts arrays of any dtype and trailing shape to rows of elements, which kernels move whole, and back."""
+"""Converts arrays of any dtype and trailing shape to rows, which kernels move whole, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_mgpu._src.keys.bits import is_random_key
 
 
 class RowForm:
-    """A dtype and a trailing shape. Kernels get arrays of this form as `[n, elements]`, with at least one element."""
+    """A dtype and a trailing shape; kernels get such arrays as `[n, elements]`, with at least one element."""
 
     def __init__(self, operation: str, argument: str, x: jax.Array):
         self.operation, self.argument = operation, argument
@@ -23,7 +23,7 @@ class RowForm:
 
     @classmethod
     def packed(cls, operation: str, argument: str, x: Pytree) -> tuple[RowForm, jax.Array]:
-        """Returns the form of an argument, and the argument as rows `[n, elements]`."""
+        """Returns an argument's form, and the argument as rows `[n, elements]`."""
         x = as_array(operation, argument, x)
         if x.ndim == 0:
             raise value_error(operation, argument, "an array with a leading axis", describe(x))
@@ -42,7 +42,7 @@ class RowForm:
 
     def _rows(self, x: jax.Array) -> jax.Array:
         if math.prod(self.trailing) == 0:
-            # under shard_map, the result varies over the mesh as x does
+            # under shard_map, the result varies as x does
             return jax.lax.full_like(self._stored(x), 0, jnp.uint8, (x.shape[0], 1))
         rows = self._stored(x)
         return rows.reshape(x.shape[0], math.prod(rows.shape[1:]))
@@ -59,7 +59,7 @@ class RowForm:
         return rows.reshape(shape).astype(self.dtype)
 
     def fill(self, fill_value: ArrayLike) -> jax.Array:
-        """Returns the element that fills rows without a source, as an operand of shape `[1]`."""
+        """Returns the element of rows without a source, `[1]`."""
         dtype = np.dtype(np.uint32) if self.random is not None else self.dtype
         fill = fill_operand(self.operation, fill_value, dtype)
         if math.prod(self.trailing) == 0:
@@ -67,7 +67,7 @@ class RowForm:
         return fill if self.random is not None else self._stored(fill)
 
     def _nothing(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """Returns an array of this form without elements, which under shard_map varies over the mesh as the rows do."""
+        """Returns an array without elements, which varies as the rows do under shard_map."""
         if self.random is None:
             return jax.lax.full_like(rows, 0, self.dtype, shape)
         words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.random))).shape
@@ -77,7 +77,7 @@ class RowForm:
         return result
 
     def _stored(self, x: jax.Array) -> jax.Array:
-        """Returns the form in which arrays travel: random keys as words, integers narrower than a byte as bytes."""
+        """Returns the form in which arrays travel: random keys as words, narrower integers than a byte as bytes."""
         if self.random is not None:
             return jax.random.key_data(x)
         if jnp.issubdtype(self.dtype, jnp.integer) and jnp.iinfo(self.dtype).bits < 8:

@@ -1,8 +1,4 @@
-"""Reads segments that were passed to public functions, in any form, into operands.
-
-A caller passes `heads`, with or without `ends` and a `count`, or a `Segments`. Public functions read all of these by
-`segment_operands`, so that operations get the same operands for each form.
-"""
+"""Reads segments in any form: heads, with or without ends and a count, or a `Segments`."""
 
 from __future__ import annotations
 
@@ -24,14 +20,14 @@ from jax_mgpu._src.mesh import devices_of
 
 
 class Ranges(HostChecked):
-    """The base class of `Segments`, for modules that `Segments` imports: where each segment starts and ends."""
+    """The base class of `Segments`, for modules that `Segments` imports."""
 
     starts: Any
     ends: Any
 
 
 class Groups(NamedTuple):
-    """The items of each id, found once by `group_ids`. Functions by id accept it instead of ids.
+    """The items of each id, found by `group_ids`. Functions by id accept it in place of ids.
 
     Attributes:
       order: `[n]`, the items sorted by id, stably; items without an id come last.
@@ -53,11 +49,9 @@ class GivenSegments:
     """The segments of n items, as operands.
 
     Args:
-      heads: `[m]`, where each segment starts.
-      ends: `[m]`, where each segment ends; None if each ends where the next one begins, and the last one after the last
-        live item.
-      count: the number of live items, of shape [1] or absent.
-      n: the number of items.
+      heads: `[m]`, the starts.
+      ends: `[m]`; None if each segment ends where the next one begins, the last one after the last live item.
+      count: the live items, `[1]` or absent.
     """
 
     heads: jax.Array
@@ -71,7 +65,7 @@ class GivenSegments:
         return self.heads.shape[0]
 
     def bounds(self) -> tuple[jax.Array, jax.Array]:
-        """Returns where each segment begins and ends, among the live items."""
+        """Returns begins and ends among the live items."""
         if self.ends is None:
             return segment_bounds(self.heads, self.n, self.count)
         live = live_items(self.n, self.count)
@@ -88,7 +82,7 @@ def split_segments(
     argument: str = "count",
     **others: object,
 ) -> tuple[ArrayLike, ArrayLike | None, Count]:
-    """Returns heads, ends and count. A `Segments` as `heads` gives all three; other arguments must then be None."""
+    """Returns heads, ends and count; a `Segments` as `heads` gives all three, and then the others must be None."""
     if not isinstance(heads, Ranges):
         return heads, ends, count
     for name, given in {"ends": ends, argument: count, **others}.items():
@@ -108,11 +102,10 @@ def segment_operands(
     axis_name: AxisName | None = None,
     whole: bool = False,
 ) -> GivenSegments:
-    """Checks the segments that a public function was given: heads with or without ends and a count, or a `Segments`.
+    """Checks the segments of a public function.
 
-    `argument` is the name of the count in the public function. `whole` unshards heads and ends, as functions in plain
-    JAX require.
-    Heads may be `ABSENT`; then there is only a count.
+    `argument` is the count's name there. `whole` unshards heads and ends for plain JAX. `ABSENT` heads leave only a
+    count.
     """
     if heads is ABSENT:
         if ends is not None:
@@ -141,7 +134,7 @@ def segment_operands(
 
 
 def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the order of n items by id, where each of `size` ids begins, and how many items have an id, `[1]`."""
+    """Returns the order by id, where each of `size` ids begins, and the number of items with an id, `[1]`."""
     order, segments = groups
     if not isinstance(segments, Ranges) or np.ndim(order) != 1:
         raise type_error(operation, "ids", "Groups from group_ids", repr(groups))
@@ -155,7 +148,7 @@ def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> 
 
 
 def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
-    """Returns a `Segments`; raises unless its segments lie within n items."""
+    """Raises unless the segments lie within n items."""
     check_on_host(_expect_inside, (segments.starts, segments.ends), operation, argument, n)
     if not isinstance(segments.ends, jax.Array):
         return segments
@@ -163,7 +156,7 @@ def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
 
 
 def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
-    """Checks that segments whose ends the host knows lie within n items."""
+    """Checks segments whose ends the host knows."""
     starts, ends = bounds
     if not (isinstance(n, int) and isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)):
         return
@@ -175,7 +168,7 @@ def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
 
 
 def _meant(lengths: np.ndarray, n: int) -> str:
-    """Returns a hint if given lengths look like offsets or ids: both ascend; offsets end at n, and there are n ids."""
+    """Hints at offsets, which ascend to n, and at n ascending ids, in place of lengths."""
     if np.all(lengths[1:] >= lengths[:-1]):
         if lengths[0] == 0 and lengths[-1] == n:
             return " (Segments.from_offsets takes offsets)"

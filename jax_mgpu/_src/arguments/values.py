@@ -1,8 +1,7 @@
-"""The values that a sort or a merge carries along with its keys.
+"""Values that move with the keys of a sort or merge.
 
-A kernel moves one payload of 4 or 8 bytes with each item. A single vector of such items travels as it is. A long sort
-on a GPU packs the leaves of a pytree into one such vector if their rows have up to 8 bytes together. Any other values
-are gathered after the sort, by the sorted indices.
+A kernel moves one payload of 4 or 8 bytes with each item: a vector of such items, or, in long sorts on a GPU, leaves
+packed into one if their rows have up to 8 bytes together. Other values are gathered by the sorted indices.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from jax_mgpu._src.ops.gather import gather
 
 
 class Payload(enum.IntEnum):
-    """The attribute `payload` of the kernels: what travels with the keys."""
+    """The kernels' attribute `payload`: what moves with the keys."""
 
     NONE = 0
     GIVEN = 1
@@ -45,7 +44,7 @@ class Payload(enum.IntEnum):
 def flatten_values(
     operation: str, argument: str, values: Pytree, length: int, owner: str
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """Returns the leaves of a values pytree, checked, and the function that rebuilds the pytree from moved leaves."""
+    """Returns the leaves, and the function that rebuilds the pytree from moved leaves."""
     leaves, structure = flatten(values)
     plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, owner))
     return plain, lambda moved: structure.unflatten(restore(moved))
@@ -54,7 +53,7 @@ def flatten_values(
 def plain_leaves(
     leaves: Sequence[jax.Array],
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], list[jax.Array]]]:
-    """Returns the leaves, with random keys as rows of words, and the function that makes these random keys again."""
+    """Returns leaves with random keys as rows of words, and the function that makes the keys again."""
     kinds = [jax.random.key_impl(x) if is_random_key(x.dtype) else None for x in leaves]
     plain = [x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)]
 
@@ -68,7 +67,7 @@ def plain_leaves(
 def flatten_pair(
     operation: str, a_values: Pytree, b_values: Pytree, a_length: int, b_length: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """Returns the leaves of the values of A and B, which must have equal forms, and the function that rebuilds them."""
+    """Returns the leaves of A's and B's values, which have equal forms, and the function that rebuilds them."""
     if (a_values is None) != (b_values is None):
         raise value_error(operation, "a_values and b_values", "both or neither", "one of them")
     structures: Any = (jax.tree.structure(a_values), jax.tree.structure(b_values))
@@ -86,21 +85,21 @@ def flatten_pair(
 
 
 def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
-    """Returns the leaf that a kernel can carry itself, if it is the only one."""
+    """Returns the only leaf if a kernel can move it."""
     if len(leaves) == 1 and leaves[0].ndim == 1 and leaves[0].dtype.itemsize in (4, 8):
         return leaves[0]
     return None
 
 
 def travel_with_keys(leaves: Sequence[Any]) -> bool:
-    """Whether a kernel can carry all leaves along with the keys: a single leaf, or all packed into one vector."""
+    """Whether a kernel can move all leaves: a single one, or all packed."""
     return not leaves or carried_leaf(leaves) is not None or _packed_bits(leaves) > 0
 
 
 def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.Array], list[jax.Array]]] | None:
-    """Packs all leaves into one vector if their rows have up to 8 bytes together; also returns the inverse function.
+    """Packs leaves into one vector of 4- or 8-byte items; also returns the inverse function.
 
-    An item of the vector has 4 or 8 bytes. The result is None if the rows have more bytes, or elements of 8 bytes.
+    None if rows have more than 8 bytes, or elements of 8 bytes.
     """
     bits, widths = _packed_bits(leaves), [_element_bits(x.dtype) for x in leaves]
     if bits == 0:
@@ -120,7 +119,7 @@ def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.A
 
 
 def _packed_bits(leaves: Sequence[Any]) -> int:
-    """Returns the bits of an item into which rows of all leaves are packed, 0 if they are not."""
+    """Returns the bits of a packed item, 0 if leaves are not packed."""
     widths = [_element_bits(x.dtype) for x in leaves]
     row_bits = sum(width * math.prod(x.shape[1:]) for x, width in zip(leaves, widths, strict=True))
     if not 0 < row_bits <= WIDEST or not all(0 < width <= WORD for width in widths):
@@ -129,7 +128,7 @@ def _packed_bits(leaves: Sequence[Any]) -> int:
 
 
 def _element_bits(dtype: np.dtype) -> int:
-    """Returns the bits of an array's elements; 0 for elements that are no numbers or smaller than a byte."""
+    """Returns an element's bits; 0 for elements that are no numbers or smaller than a byte."""
     if dtype == jnp.bool_:
         return 8
     if not jnp.issubdtype(dtype, jnp.number):
@@ -139,7 +138,7 @@ def _element_bits(dtype: np.dtype) -> int:
 
 
 def _columns(x: jax.Array, width: int) -> list[jax.Array]:
-    """Returns the elements of rows, of `width` bits each, as columns of unsigned integers."""
+    """Returns elements of `width` bits as columns of unsigned integers."""
     words = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, f"uint{width}")
     if x.ndim == 1:
         return [words]
@@ -148,21 +147,20 @@ def _columns(x: jax.Array, width: int) -> list[jax.Array]:
 
 
 def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
-    """Returns rows from their columns."""
     words = columns[0] if like.ndim == 1 else stack(columns, axis=1).reshape(like.shape)
     return words != 0 if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, like.dtype)
 
 
 def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Returns rows of x at distinct indices within x, such as a permutation."""
+    """Returns rows of x at distinct indices."""
     return gather(x, indices, unique=True, inside=True)
 
 
 def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
-    """Returns keys at distinct indices within them, such as a permutation.
+    """Returns keys at distinct indices.
 
-    Keys of two words move as integers: if XLA splits the gather over devices, it adds up the devices' parts, and on a
-    CPU a sum flushes subnormal floats to zero.
+    Keys of two words move as integers: if XLA splits the gather over devices, it adds their parts, and a CPU's sum
+    flushes subnormal floats.
     """
     if is_words(keys):
         return of_words(*(take_rows(words, indices) for words in words_of(keys)))
@@ -170,7 +168,7 @@ def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
-    """Returns rows of a tangent like `take_rows`; None stands for a tangent of zero."""
+    """`take_rows` of a tangent; None is zero."""
     return None if x is None else take_rows(x, indices)
 
 
@@ -183,11 +181,10 @@ def take_from_pair(
     *,
     tangents: bool = False,
 ) -> Any:
-    """Gathers rows of A and B by indices into their concatenation. Each index occurs at most once, except for -1.
+    """Gathers rows of A followed by B, without a concatenation in memory.
 
-    An index of -1 takes the fill element, which has shape `[1]`. A and B are read in place, without a concatenation in
-    memory. A tangent may be None, which is zero. With `tangents`, A, B and the fill element are tangents, and JAX can
-    transpose the function.
+    Each index occurs at most once, except for -1, which takes the fill element, `[1]`. A tangent may be None, which is
+    zero. With `tangents`, JAX can transpose the function.
     """
 
     def rows(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
@@ -211,7 +208,6 @@ def take_from_pair(
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
-    """Returns a mask of rows, reshaped to the rank of the rows."""
     return mask.reshape(*mask.shape, *[1] * (rows.ndim - mask.ndim))
 
 
@@ -223,11 +219,10 @@ def take_or_fill(
     unique: bool = False,
     or_none: bool = False,
 ) -> jax.Array:
-    """Returns rows of x at the indices; the fill element, `[1]`, or 0, at indices outside of x such as -1.
+    """Returns rows of x; the fill element `[1]`, or 0, at indices outside of x such as -1.
 
-    A `fill` that is an int serves only integers and bools; floats get 0.
-    `unique` says that no row is taken twice. Then the transpose of the derivative scatters rows and adds none.
-    `or_none` says that each index outside of x is negative.
+    An int as `fill` serves integers and bools; floats get 0. `unique`: no row is taken twice, so the transpose scatters
+    and adds none. `or_none`: indices outside of x are negative.
     """
     if fill is None or isinstance(fill, int):
         return gather(x, indices, unique=unique, fill=fill or 0)
@@ -239,14 +234,14 @@ def take_or_fill(
 
 
 def fill_rows(rows: jax.Array, fill: jax.Array, inside: jax.Array) -> jax.Array:
-    """Returns rows where `inside` holds, else the fill element, whose narrow cotangents are added in float32."""
+    """Returns rows inside, else the fill element, whose narrow cotangents are added in float32."""
     wide = jnp.float32 if is_narrow_float(fill.dtype) else fill.dtype
     element = fill.astype(wide).reshape(())
     return where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
 
 
 def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
-    """Returns the live rows of x, followed by the fill element, `[1]`."""
+    """Returns live rows, followed by the fill element, `[1]`."""
     is_live = jnp.arange(x.shape[0], dtype=live.dtype) < live
 
     def filled(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -256,7 +251,7 @@ def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
 
 
 def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> jax.Array:
-    """Returns indices with the caller's fill value instead of -1."""
+    """Returns indices with the fill value for -1."""
     if type(fill_value) is int and fill_value == -1:
         return indices
     fill = fill_value if isinstance(fill_value, jax.Array) else on_host(_index, fill_value, operation, indices.dtype)
@@ -274,7 +269,7 @@ def _index(x: Any, operation: str, dtype: np.dtype) -> Any:
 
 
 def sort_operands(keys: jax.Array, descending: int) -> tuple[jax.Array, ...]:
-    """Returns operands of `lax.sort` whose ascending, stable order is the requested order."""
+    """Returns operands of `lax.sort`, whose ascending, stable order is the requested one."""
     if is_words(keys):
         return words_of(keys)
     if not descending:

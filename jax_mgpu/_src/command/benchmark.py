@@ -1,7 +1,6 @@
-"""`python -m jax_mgpu --benchmark`: compares operations with the same work in plain JAX, on the default device.
+"""`python -m jax_mgpu --benchmark`: compares nine operations with plain JAX on the default device.
 
-It has nine short cases. The repository's `benchmarks/`, which the package does not contain, has
-every operation in many forms, compares with CUB and Thrust too, and measures short calls in chains.
+The repository's `benchmarks/` has every operation in many forms.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-MAX_SIZE = 2**29  # a union has twice as many items, still fewer than 2^31
+MAX_SIZE = 2**29  # a union of twice as many stays below 2^31
 PLOT_FORMATS = (".png", ".svg", ".pdf")
 MEAN_ROW, MEAN_INTERVAL = 30, 5
 CPU_SIZE, GPU_SIZE = 2**20, 2**26
-# Device memory per item. jnp.union1d takes the most: 49 bytes on a CPU; sorts on a GPU take scratch memory too.
+# Memory per item: jnp.union1d takes the most, 49 bytes on a CPU; sorts on a GPU take scratch memory too.
 BYTES_PER_ITEM = 128
 RUNS, MAX_SECONDS = 7, 2.0
 
 
 class Row(NamedTuple):
-    """An operation, the same work in plain JAX, and the arrays that both take."""
+    """An operation, the same work in plain JAX, and their arrays."""
 
     name: str
     peer: str
@@ -40,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The milliseconds that the operation and plain JAX take for a row, and whether their results are equal."""
+    """Milliseconds of the operation and of plain JAX, and whether results are equal."""
 
     row: Row
     ours: float
@@ -50,7 +49,7 @@ class Measured(NamedTuple):
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Prints to stderr what is being done, and afterwards how long it took."""
+    """Prints to stderr what is being done, then how long it took."""
     begin = time.perf_counter()
     print(f"{what} ...", end="", file=sys.stderr, flush=True)
     try:
@@ -62,7 +61,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
-    """Returns the shortest time of 2 to RUNS calls; after the second call, no call starts later than MAX_SECONDS."""
+    """Returns the shortest time of 2 to RUNS calls, of which the third and later start before MAX_SECONDS."""
     end = time.perf_counter() + MAX_SECONDS
     samples: list[float] = []
     while len(samples) < RUNS and (len(samples) < 2 or time.perf_counter() < end):
@@ -73,7 +72,7 @@ def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
 
 
 def default_size() -> int:
-    """Returns the number of items: 2^20 on a CPU, elsewhere the largest power of two that memory holds, up to 2^26."""
+    """Returns 2^20 items on a CPU, else the largest power of two up to 2^26 that fits the memory."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return CPU_SIZE
@@ -83,14 +82,14 @@ def default_size() -> int:
 
 
 def run(size: int, device: str, plot: pathlib.Path) -> int:
-    """Measures all rows, prints the table, draws the plot; returns 0 if all rows ran and all results agree."""
+    """Prints the table and draws the plot; returns 0 if all rows ran and agree."""
     measured = []
     for i, row in enumerate(ROWS, 1):
         name = f"{row.name} and {row.peer}"
         try:
             with progress(f"[{i}/{len(ROWS)}] {name}: compiling and timing"):
                 measured.append(measure(row, size))
-        except jax.errors.JaxRuntimeError as error:  # most likely out of memory: rows that need less may still run
+        except jax.errors.JaxRuntimeError as error:  # most likely out of memory: other rows may need less
             print(f"{name}: FAILED: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
     title = f"{device}, jax {jax.__version__}, {size:,} items, best of up to {RUNS} runs"
     print(title, table(measured), sep="\n\n", flush=True)
@@ -127,7 +126,7 @@ def table(measured: Iterable[Measured]) -> str:
 
 
 def draw(plot: pathlib.Path, title: str, measured: Sequence[Measured]) -> None:
-    """Writes the plot, or says in one line why there is none."""
+    """Writes the plot, or says why there is none."""
     try:
         plotting = importlib.import_module("jax_mgpu._src.command.plot")
     except ModuleNotFoundError as missing:
@@ -154,7 +153,7 @@ def random_integers(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def random_heads(rng: np.random.Generator, n: int, mean: int) -> np.ndarray:
-    """Draws the heads of a ragged batch of n values in n // mean rows, some of which are empty."""
+    """Draws heads of n // mean rows, some empty."""
     heads = np.sort(rng.integers(0, n, max(1, n // mean), np.int32))
     heads[0] = 0
     return heads
@@ -168,7 +167,7 @@ def ragged(rng: np.random.Generator, n: int, values: Callable[..., np.ndarray]) 
 
 
 def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Makes one value per interval, the intervals' starts and their lengths, whose sum depends only on the shapes."""
+    """Makes intervals' values, starts and lengths, whose sum depends only on the shapes."""
     values = random_keys(rng, max(1, n // MEAN_INTERVAL))
     total = MEAN_INTERVAL * values.size
     offsets = random_heads(rng, total, MEAN_INTERVAL)
@@ -194,12 +193,12 @@ def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:
-    """Sorts the keys of each row, by a sort by row and key."""
+    """Sorts rows by row and key."""
     return jax.lax.sort((rows, keys), num_keys=2, is_stable=True)[1]
 
 
 def join_size(a: jax.Array) -> int:
-    """Returns the number of slots for the rows of a join of `sorted_ids`."""
+    """Returns the slots for a join of `sorted_ids`."""
     return a.size + a.size // 4 + 16
 
 

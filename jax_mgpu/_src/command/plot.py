@@ -1,4 +1,4 @@
-"""Draws the times of operations and of plain JAX as bars. No other module needs matplotlib."""
+"""Draws times as bars. No other module needs matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS: Any = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt makes e
 
 
 class Bar(NamedTuple):
-    """A pair of bars: its label, and the milliseconds of both sides."""
+    """A label, and milliseconds of both sides."""
 
     label: str
     ours: float
@@ -26,7 +26,7 @@ class Bar(NamedTuple):
 def draw_bars(
     file: pathlib.Path, title: str, bars: Sequence[Bar], ours: str, theirs: str, caption: str | None = None
 ) -> None:
-    """Draws horizontal bars, the first on top, over a logarithmic axis of milliseconds; the suffix is the format."""
+    """Draws horizontal bars over logarithmic milliseconds; the suffix is the format."""
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(9.0, 1.6 + INCHES_PER_PAIR * len(bars)), layout="constrained", facecolor="white")
         axes = figure.subplots()
@@ -44,7 +44,7 @@ def draw_bars(
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda milliseconds, _: f"{milliseconds:g}")
         shortest, longest = min(map(min, times)), max(map(max, times))
-        axes.set_xlim(10 ** math.floor(math.log10(0.7 * shortest)), 8 * longest)  # space for a bar, and for a label
+        axes.set_xlim(10 ** math.floor(math.log10(0.7 * shortest)), 8 * longest)  # room for a bar and its label
         axes.set_ylim(len(bars) - 0.4, -0.6)
         axes.set_yticks(places, [bar.label for bar in bars])
         axes.set_xlabel("milliseconds per call, logarithmic: shorter is better")
@@ -52,7 +52,7 @@ def draw_bars(
         figure.legend(loc="outside upper center", ncols=2, frameon=False, title=title)
         if caption is not None:
             figure.supxlabel(caption, fontsize=8)
-        # without the date of the drawing, so that equal data gives equal files
+        # without a date, equal data give equal files
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
@@ -62,5 +62,5 @@ def duration(milliseconds: float) -> str:
 
 
 def significant(number: float, digits: int) -> str:
-    """Formats a positive number with this many significant digits, without an exponent."""
+    """Formats a positive number without an exponent."""
     return f"{number:.{max(0, digits - 1 - math.floor(math.log10(number)))}f}"

@@ -1,4 +1,4 @@
-"""All uses of JAX that may change without notice, private names among them, each behind a function of ours."""
+"""All uses of JAX that may change without notice, private names among them."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ WHOLE = PartitionSpec()
 
 
 def switch(name: str, what: str) -> Any:
-    """Returns a setting, off by default: an environment variable, and a context manager under which jit traces anew."""
-    known = _config.config._value_holders.get(name)  # defined already if the package is imported a second time
+    """Returns a setting, off by default: an environment variable, and a context under which jit traces anew."""
+    known = _config.config._value_holders.get(name)  # the package is imported a second time
     if known is not None:
         return known
     return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
 
 
 def exportable(result: type) -> None:
-    """Lets `jax.export` serialize a named tuple, or a pytree whose auxiliary data is a tuple of numbers or None."""
+    """Lets `jax.export` serialize a named tuple, or a pytree with auxiliary data of numbers or None."""
     name = f"jax_mgpu.{result.__name__}"
-    _export.deserialization_registry.pop(name, None)  # registered already if the package is imported a second time
+    _export.deserialization_registry.pop(name, None)  # the package is imported a second time
     if hasattr(result, "_fields"):
         jax.export.register_namedtuple_serialization(result, serialized_name=name)
         return
@@ -129,12 +129,12 @@ def exportable(result: type) -> None:
 
 
 def compiling() -> AbstractContextManager[Any]:
-    """Returns a context in which jit compiles even under `jax.disable_jit`: kernels run only in compiled programs."""
+    """In this context jit compiles even under `jax.disable_jit`, because kernels need a compiled program."""
     return nullcontext() if compiles() else jax.disable_jit(False)
 
 
 def compile_eagerly(primitive: Primitive) -> None:
-    """Makes a call of a primitive, outside of jit, a program of its own."""
+    """Makes eager calls of a primitive programs."""
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(parameters: tuple[tuple[str, Any], ...], *operands: Any) -> Any:
@@ -148,29 +148,29 @@ def compile_eagerly(primitive: Primitive) -> None:
 
 
 def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Gives all operands the varying manual axes of any of them, as jax.lax's functions do under shard_map."""
+    """Gives all operands the varying manual axes of any, as jax.lax does under shard_map."""
     name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # in JAX 0.10.0
     varying: Sequence[jax.Array] = getattr(_core, name)(*operands)
     return varying
 
 
 def vary_as(x: jax.Array, *like: object) -> jax.Array:
-    """`x`, typed as varying over the manual axes of the others too, as a value that depends on them would be."""
+    """Types `x` as varying over the others' manual axes."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
 
 def transposed(function: Callable[[jax.Array], jax.Array], like: Any, cotangent: jax.Array, *captured: object) -> Any:
-    """Returns the cotangent of a linear function's operand, which has the shape and dtype of `like`.
+    """Returns the cotangent of a linear function's operand, like `like`.
 
-    If the operand did not vary over a manual axis, JAX would add up the cotangents of all devices of that axis. So it
-    is made to vary like the cotangent and the arrays that the function captures.
+    JAX would add the cotangents of all devices if the operand did not vary over a manual axis. So it varies like the
+    cotangent and the captured arrays.
     """
     operand = vary_as(jnp.zeros(like.shape, like.dtype), cotangent, *captured)
     return jax.linear_transpose(function, operand)(cotangent)[0]
 
 
 class PyTreeDef(Protocol):
-    """The structure of a pytree, whose class in jaxlib has no annotations."""
+    """A pytree's structure, whose class in jaxlib has no annotations."""
 
     num_leaves: int
 
@@ -184,17 +184,17 @@ InconclusiveSize = _core.InconclusiveDimensionOperation
 
 
 def is_symbolic(x: object) -> bool:
-    """Whether an array's shape is known only in part, as with symbolic dimensions of `jax.export`."""
+    """Whether a shape has symbolic dimensions of `jax.export`."""
     return not all(map(_core.is_constant_dim, getattr(x, "shape", ())))
 
 
 def known_size(size: Any) -> Any:
-    """Returns a size, or JAX's error if `jax.export` does not know it yet. Anything else stays as it is."""
+    """Returns a size, or raises JAX's error if `jax.export` does not know it."""
     return int(size) if _core.is_symbolic_dim(size) else size
 
 
 def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
-    """Whether the comparison of sizes holds for all values of those that `jax.export` does not know yet."""
+    """Whether the comparison holds for all values of unknown sizes."""
     try:
         return comparison(*sizes)
     except InconclusiveSize:
@@ -202,14 +202,14 @@ def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
 
 
 def smaller(size: int, limit: int) -> int:
-    """Returns the smaller of a size and a limit; the size itself if `jax.export` does not know it."""
+    """Returns the smaller number; the size if it is unknown."""
     return limit if surely(lambda: size > limit) else size
 
 
 def without_values(closed: ClosedJaxpr) -> Jaxpr:
-    """Returns the jaxpr of a traced function in which captured values are leading arguments, so that it can be kept.
+    """Returns a traced function's jaxpr with captured values as leading arguments.
 
-    In newer JAX a jaxpr holds its captured values. They may be tracers, which must not outlive their trace.
+    Newer JAX keeps captured values in a jaxpr. Tracers among them must not outlive their trace.
     """
     jaxpr: Any = closed.jaxpr
     kept: Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
@@ -217,13 +217,13 @@ def without_values(closed: ClosedJaxpr) -> Jaxpr:
 
 
 def without_unused(closed: ClosedJaxpr, used: Sequence[bool]) -> ClosedJaxpr:
-    """Returns a jaxpr with these results only, and without the equations that they do not need."""
+    """Returns a jaxpr with these results, without equations that they do not need."""
     jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(used), instantiate=True)
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
 def def_unused(primitive: Primitive, rule: Callable[[list[bool], JaxprEqn], JaxprEqn]) -> None:
-    """Sets how an equation of a primitive gives up results that a program does not use. At least one is used."""
+    """Sets how an equation gives up unused results; at least one is used."""
 
     def remove(used: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
         is_used = any(used)
@@ -235,11 +235,10 @@ def def_unused(primitive: Primitive, rule: Callable[[list[bool], JaxprEqn], Jaxp
 def evaluate(
     jaxpr: Jaxpr, consts: Sequence[Any], *arguments: Any, rules: Mapping[str, Callable[..., Any]] | None = None
 ) -> list[Any]:
-    """Evaluates a jaxpr that was traced elsewhere, where it was not known which values vary over a mesh.
+    """Evaluates a jaxpr that was traced where it was unknown what varies over a mesh.
 
-    Each equation is evaluated anew and jitted parts are inlined, so that all values, their derivatives and transposes
-    vary as they should. A rule replaces a primitive: it takes the parameters and the operands, and gives the results,
-    or None.
+    Equations are evaluated anew and jitted parts inlined, so that values, derivatives and transposes vary as they
+    should. A rule replaces a primitive: it takes parameters and operands, and returns the results or None.
     """
 
     def step(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
@@ -260,9 +259,9 @@ def interpret(
     literal: Callable[[Any], Any],
     step: Callable[[JaxprEqn, list[Any]], Sequence[Any]],
 ) -> list[Any]:
-    """Returns the results of a jaxpr over values of any kind.
+    """Returns the results of a jaxpr over any kind of values.
 
-    `literal` gives the value of a literal, and `step` the values of an equation's results, from those of its operands.
+    `literal` gives a literal's value, `step` the values of an equation's results.
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
@@ -277,22 +276,22 @@ def interpret(
 
 def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """Returns the results of one equation of a jaxpr."""
-    if equation.primitive.name == "pvary":  # not needed here: operands are made to vary before each step
+    if equation.primitive.name == "pvary":  # operands vary before each step
         return list(operands)
     given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
     alone = jaxpr.replace(constvars=[], invars=list(given), outvars=equation.outvars, eqns=[equation])
     return jax.core.eval_jaxpr(alone, [], *reconcile_vma(list(given.values())))
 
 
-# For mlir.register_lowering: run the rule at each call. By default, newer JAX runs it once for all equal calls, in a
-# separate function, where it does not see how the operands are made.
+# For mlir.register_lowering: run the rule at each call. Newer JAX runs it once for equal calls, in a function where it
+# does not see how operands are made.
 in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
 
 
 def filling_element(value: Any) -> Any:
-    """Returns the element, `[1]`, that fills an operand of a lowering rule, or None if the program does not show one.
+    """Returns the element, `[1]`, that fills an operand of a lowering rule, or None.
 
-    The program shows one for `jnp.zeros` and `jnp.full` in the lowered function, but not for values from outside.
+    The program shows one for `jnp.zeros` and `jnp.full` in the lowered function.
     """
     element = value.type.element_type
     while ir.RankedTensorType(value.type).rank > 0:
@@ -306,9 +305,9 @@ def filling_element(value: Any) -> Any:
 def sort_by_region(
     ctx: LoweringContext, operands: Sequence[Any], precedes: Callable[..., Any], avals: Sequence[Any]
 ) -> Any:
-    """For a lowering rule: moves the last operand as XLA's stable sort of all operands along their last axis does.
+    """Lowers to XLA's stable sort along the last axis, and returns the last operand sorted.
 
-    `precedes` takes the scalars of one item and of another, which have the given avals, and returns a list of one bool.
+    `precedes` takes the scalars of two items, of the given avals, and returns a list of one bool.
     """
     axis = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ir.RankedTensorType(operands[0].type).rank - 1)
     sort = hlo.SortOp([x.type for x in operands], operands, dimension=axis, is_stable=ir.BoolAttr.get(True))
@@ -322,7 +321,7 @@ def sort_by_region(
 
 
 def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[list[Any]]:
-    """Splits operands of the primitive `scan` into constants, carried values, and arrays with a row per step."""
+    """Splits the operands of `scan` into constants, carried values, and arrays with a row per step."""
     if "ft_in" in params:
         counts = [len(part) for part in params["ft_in"].unpack()][:2]
     else:
@@ -332,7 +331,7 @@ def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[li
 
 
 def automatic_devices(ctx: LoweringContext) -> int:
-    """Returns the number of devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
+    """Returns the devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
     axis_context = ctx.module_context.axis_context
     if isinstance(axis_context, _SPMDAxisContext):
         sizes = axis_context.mesh.shape
@@ -341,7 +340,7 @@ def automatic_devices(ctx: LoweringContext) -> int:
 
 
 def whole_axes(x: jax.Array) -> jax.Array:
-    """Returns an array with all of each axis on every device, as plain JAX functions along a sharded axis require."""
+    """Unshards all axes, as plain JAX along a sharded axis requires."""
     if not is_sharded(x):
         return x
     result: jax.Array = jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
@@ -349,23 +348,23 @@ def whole_axes(x: jax.Array) -> jax.Array:
 
 
 def is_sharded(x: jax.Array) -> bool:
-    """Whether an axis of an array is sharded over Explicit axes of a mesh."""
+    """Whether an axis is sharded over Explicit axes."""
     return any(names is not None for names in jax.typeof(x).sharding.spec)
 
 
 def is_local(*arrays: jax.Array) -> bool:
-    """Whether no mesh is set here and no array is known to be on one. False under shard_map and Explicit axes."""
+    """Whether no mesh is set here and no array is known to be on one: false under shard_map and Explicit axes."""
     return jax.sharding.get_abstract_mesh().empty and all(jax.typeof(x).sharding.mesh.empty for x in arrays)
 
 
 def is_of_one_device() -> bool:
-    """Whether code here computes for one device: there is no mesh, or JAX shards no axis of it."""
+    """Whether there is no mesh, or JAX shards no axis of it."""
     mesh = jax.sharding.get_abstract_mesh()
     return len(mesh.manual_axes) == len(mesh.axis_names)
 
 
 def is_of_cpus() -> bool | None:
-    """Whether the current mesh is one of CPU devices; None if it names no devices."""
+    """Whether the mesh has CPU devices; None if it names none."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return None if device is None else bool(device.device_kind == "cpu")
 
@@ -373,7 +372,7 @@ def is_of_cpus() -> bool | None:
 def result_aval(
     like: jax.core.ShapedArray, shape: tuple[int, ...], dtype: DTypeLike, batch_rank: int
 ) -> jax.core.ShapedArray:
-    """Returns the aval of a result: sharded as `like` along the batch axes, and varying as `like` under shard_map."""
+    """Returns a result's aval, sharded as `like` along batch axes, and varying as `like`."""
     sharding = like.sharding
     if sharding.mesh.empty:
         sharding = _core.get_cur_mesh_sharding()
@@ -385,20 +384,19 @@ def result_aval(
 
 
 def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..., T]:
-    """Makes Explicit axes of the current mesh Auto in a function, so that its jax.numpy needs no output shardings.
+    """Makes Explicit axes Auto in a function, so that jax.numpy needs no output shardings.
 
-    By default the results are unsharded along the axes of one problem; the axes of a surrounding vmap keep their
-    sharding.
+    By default, results are unsharded along the axes of one problem; a surrounding vmap's axes keep their sharding.
     """
     axes = jax.sharding.get_abstract_mesh().explicit_axes
     return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
 
 
 def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> Callable[..., T]:
-    """`automatic` for a function that a surrounding vmap may map over Explicit axes.
+    """`automatic` for a function that a vmap may map over Explicit axes.
 
-    vmap gives each primitive a sharding over these axes, but within `automatic` they are Auto. So the batch is moved
-    into the function; `batch` is the sharding of its axes.
+    vmap gives primitives a sharding over these axes, which are Auto within `automatic`. So the batch is moved into the
+    function, with its axes sharded by `batch`.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return function
@@ -417,9 +415,9 @@ def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> 
 
 
 def free_of_explicit_axes() -> AbstractContextManager[Any]:
-    """Returns a context for making a jaxpr that runs under any mesh: one made under Explicit axes stays tied to them.
+    """In this context, a jaxpr is not tied to Explicit axes.
 
-    Without Explicit axes it changes nothing, because values that vary over Manual axes are part of a jaxpr.
+    Without such axes it changes nothing, because values that vary over Manual axes are part of a jaxpr.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return nullcontext()
@@ -427,26 +425,26 @@ def free_of_explicit_axes() -> AbstractContextManager[Any]:
 
 
 def partition_spec(x: Aval) -> Sequence[Any]:
-    """Returns the sharding of each axis of a value or an aval; None if the mesh is not Explicit."""
+    """Returns each axis's sharding; None if the mesh is not Explicit."""
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
 
 
 def broadcast(x: jax.Array, shape: Sequence[int], axes: Sequence[int], spec: Sequence[Any]) -> jax.Array:
-    """`x` with its axes at `axes` of `shape`, sharded by `spec` under an Explicit mesh."""
+    """Broadcasts `x`, whose axes are `axes` of `shape`, sharded by `spec` under an Explicit mesh."""
     sharding = PartitionSpec(*spec) if jax.sharding.get_abstract_mesh().explicit_axes else None
     return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
 
 
 def stack(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
-    """`jnp.stack` that also works in a batch that maps only some arrays over Explicit axes; JAX's fails there."""
+    """`jnp.stack` that also works where vmap maps only some arrays over Explicit axes."""
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 
 def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
-    """Returns the sharding that rows taken from `x`, by indices of this rank, must have under an Explicit mesh.
+    """Returns the sharding of rows taken by indices of this rank, under an Explicit mesh.
 
-    The trailing axes of `x` keep their sharding.
+    Trailing axes keep their sharding.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return None
@@ -454,10 +452,10 @@ def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
 
 
 def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax.Array:
-    """`[devices, ...]` from one value per device. If shard_map tracks what varies, the result does not vary.
+    """Returns `[devices, ...]` from one value per device, not varying if shard_map tracks what varies.
 
-    `index` is the device's own index; it varies if shard_map tracks what varies. Otherwise cotangents of the result
-    differ from device to device, and the transpose must add them up.
+    `index`, the device's own, then varies. Otherwise cotangents differ between devices, and the transpose must add
+    them.
     """
     aval = jax.typeof(index)
     tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
@@ -466,7 +464,7 @@ def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax
 
 
 def axes_bound(name: AxisName) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns a function whose context binds the mesh axes bound here, for rules that JAX runs later, as under vmap."""
+    """Returns a function whose context binds the axes bound here, for rules that JAX runs later."""
     sizes = [(axis, jax.lax.axis_size(axis)) for axis in (name if isinstance(name, tuple) else (name,))]
 
     def bound() -> AbstractContextManager[Any]:
@@ -487,7 +485,7 @@ def compiles() -> bool:
 
 
 def cond(holds: jax.Array, true: Callable[..., T], false: Callable[..., T], *operands: Any) -> T:
-    """`jax.lax.cond`, with the type of its result, which JAX does not declare."""
+    """`jax.lax.cond`, whose result has no type in JAX."""
     result: T = jax.lax.cond(holds, true, false, *operands)
     return result
 
@@ -505,14 +503,14 @@ def platform_dependent(*operands: Any, default: Callable[..., T], **ways: Callab
 
 
 def is_eager() -> bool:
-    """Whether nothing is being traced, batched or differentiated here."""
+    """Whether nothing is traced, batched or differentiated here."""
     return _core.trace_ctx.is_top_level()
 
 
 def is_within_program() -> bool:
-    """Whether calls made here become part of a program, or run under shard_map.
+    """Whether calls here become part of a program, or run under shard_map.
 
-    Batches over Explicit axes of a mesh count too: JAX cannot map a program over them that has Auto axes.
+    So do batches over Explicit axes, over which JAX maps no program with Auto axes.
     """
     if _core.trace_ctx.is_top_level():
         return False
@@ -520,12 +518,12 @@ def is_within_program() -> bool:
 
 
 def is_in_eager_shard_map() -> bool:
-    """Whether calls made here run under shard_map, each operation as a separate program."""
+    """Whether each operation here runs under shard_map as a separate program."""
     return isinstance(_outermost_trace(), _shard_map.ShardMapTrace)
 
 
 def _outermost_trace() -> Any:
-    """Returns the trace that evaluates without batches and derivatives."""
+    """Returns the trace without batches and derivatives."""
     trace = _core.trace_ctx.trace
     while not isinstance(trace, _partial_eval.DynamicJaxprTrace) and hasattr(trace, "parent_trace"):
         trace = trace.parent_trace
@@ -548,7 +546,7 @@ def zero_tangent(primal: jax.Array) -> Any:
 
 
 def ffi_api_version() -> tuple[int, int] | None:
-    """Returns the FFI API version of the installed jaxlib's headers, which its runtime implements."""
+    """Returns the FFI API version of the installed jaxlib."""
     header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
     return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None

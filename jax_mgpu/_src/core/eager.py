@@ -1,12 +1,11 @@
-"""Runs each call of a public function outside of `jit` as one compiled program, which later calls reuse.
+"""Runs each eager call of a public function as one compiled program, which later calls reuse.
 
-A call has three kinds of arguments. Static ones are part of the program, as under `jax.jit`. Arrays are its operands,
-even if `jax.vmap` or `jax.grad` traces them: JAX then maps or differentiates the program. All other values belong to
-the host: Python numbers, lists, 64-bit NumPy arrays. The code that checks and converts them must see the values
-themselves. So it runs on the host in each call, and its results are operands.
+Static arguments are part of the program, as under `jax.jit`. Arrays are its operands; `jax.vmap` and `jax.grad`
+transform the program. Other values belong to the host: Python numbers, lists, 64-bit NumPy arrays. The code that checks
+and converts them must see the values, so it runs on the host in each call, and its results are operands.
 
-The function itself says which conversions a program needs. The first call with given shapes traces it with a
-`HostValue` in place of each such value, and `on_host` records the conversions. Later calls repeat only those.
+The first call with given shapes traces the function with a `HostValue` for each such value, and `on_host` records the
+conversions. Later calls repeat only those.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten  # jax.tree.flatten is a slower form of it
+from jax.tree_util import tree_flatten  # faster than jax.tree.flatten
 
 from jax_mgpu._src.core.compat import (
     ArrayImpl,
@@ -39,21 +38,20 @@ from jax_mgpu._src.core.compat import (
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# A call is found in the table `_Public.calls` only if its settings and its values of the host have these types.
+# The table `_Public.calls` only has calls with settings and host values of these types.
 PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
 OF_HOST = NUMBERS | {np.ndarray}
 
-# The maximum number of programs to keep. It bounds the programs of loops over new sizes, or over functions that are
-# never freed.
+# Bounds the programs of loops over new sizes, or of functions that are never freed.
 MAX_PROGRAMS = 4096
-# The maximum number of numbers from the host that a program keeps on the device.
+# The host's numbers that a program keeps on the device, at most.
 MAX_NUMBERS = 16
 
 
 def jit_eager(*static: str) -> Callable[[Function], Function]:
-    """Runs an eager call as one program. Otherwise each conversion, kernel and gather would be a program of its own.
+    """Runs an eager call as one program, instead of one per conversion, kernel and gather.
 
-    The arguments named in `static` are part of the program: flags, sizes, strings and functions.
+    `static` names flags, sizes, strings and functions, which are part of the program.
     """
 
     def decorate(function: Function) -> Function:
@@ -87,14 +85,12 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
 
 
 class _Public:
-    """A public function, and its earlier calls."""
-
     def __init__(self, function: Callable[..., Any], static: Sequence[str]):
         self.function, self.static = function, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
-        # The programs of calls with only arrays, numbers and plain settings, by `key_of`. A program may come with the
-        # order in which it takes the leaves.
+        # Programs of calls with arrays, numbers and plain settings, by `key_of`. Some come with the order of the
+        # leaves.
         self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -106,7 +102,7 @@ class _Public:
             raise unknown_size(self.function.__name__, given, error) from error
 
     def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-        """Returns the key of a call and its leaves, fast; the key is None if an argument is not plain."""
+        """Returns a call's key and leaves, fast; the key is None if an argument is not plain."""
         key: list[Any] = [len(positional)]
         leaves, is_of_host, static = [], False, self.static
         for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
@@ -141,7 +137,7 @@ class _Public:
         settings = {name: given.pop(name) for name in self.names if name in static and name in given}
         try:
             key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
-        except TypeError:  # not hashable, such as a traced size: the function raises the error
+        except TypeError:  # not hashable, such as a traced size: the function raises
             return function(*positional, **named)
         leaves, structure = flatten(given)
         program = _program((function, key, structure), settings, leaves)
@@ -155,27 +151,27 @@ class _Public:
 
 
 class HostChecked:
-    """A pytree whose NumPy arrays the host checks before each call, even if no array needs a conversion."""
+    """A pytree whose NumPy arrays the host checks before each call, converted or not."""
 
     def on_host(self) -> Any:
-        """Returns the pytree with its NumPy arrays as values of the host, so that checks see them."""
+        """Returns the pytree with its NumPy arrays as host values, which checks see."""
         children, structure = flatten(self)
         return structure.unflatten([x.view(_HostArray) if type(x) is np.ndarray else x for x in children])
 
 
 class _HostArray(np.ndarray):
-    """A NumPy array that is a value of the host, whatever its type: `_is_operand` is false for it."""
+    """A NumPy array as a host value, whatever its type."""
 
 
 def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Array:
-    """Returns `convert(x, *static)` of an argument, or of a list of arguments, as an array.
+    """Returns `convert(x, *static)` of an argument, or of a list, as an array.
 
-    In the program of an eager call, the result is an operand, which the host computes before each call.
+    In an eager call's program, it is an operand that the host computes before each call.
     """
     leaves, structure = flatten(x)
     if not any(isinstance(leaf, HostValue) for leaf in leaves):
         converted = convert(x, *static)
-        # Outside of a program `jnp.asarray` would compile one for each shape.
+        # `jnp.asarray` would compile a program for each shape.
         return jnp.asarray(converted) if is_within_program() else jax.device_put(converted)
     if all(isinstance(leaf, HostValue) for leaf in leaves):
         result: jax.Array = leaves[0].operands.of(_Conversion.of(convert, static, leaves, structure))
@@ -185,9 +181,9 @@ def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Arra
 
 
 def check_on_host(check: Callable[..., None], x: object, *static: object) -> None:
-    """Runs `check(x, *static)` on a pytree of arguments; in an eager call's program, the host runs it before each call.
+    """Runs `check(x, *static)` on a pytree; for an eager call's program, the host runs it before each call.
 
-    In that case, `check` gets `ARRAY` in place of each array that is an operand.
+    `check` then gets `ARRAY` for each array operand.
     """
     leaves, structure = flatten(x)
     host = [leaf for leaf in leaves if isinstance(leaf, HostValue)]
@@ -215,7 +211,7 @@ def unknown_size(operation: str, arguments: Mapping[str, Any], error: object) ->
 
 
 def _forget_notes(error: Exception) -> None:
-    """Removes JAX's note on its own frames from an error: the caller of an operation knows nothing of the program."""
+    """Removes JAX's note on its own frames."""
     notes = [note for note in getattr(error, "__notes__", ()) if "internal frames" not in note]
     if hasattr(error, "__notes__"):
         error.__notes__ = notes
@@ -225,7 +221,7 @@ ARRAY, LEAF = jax.ShapeDtypeStruct((0,), bool), jax.tree.structure(0)
 
 
 class HostValue:
-    """An argument that the host converts, within a trace. Its shape and type are known, its value is not."""
+    """An argument that the host converts: tracing knows its shape and type, but not its value."""
 
     def __init__(self, operands: _Noted | _Known, place: int, value: Any):
         self.operands, self.place, self.value = operands, place, value
@@ -239,7 +235,7 @@ class HostValue:
 
 @dataclasses.dataclass(frozen=True)
 class _Conversion:
-    """A conversion or check of some leaves of a call, which the host runs before it."""
+    """A conversion or check of some leaves of a call by the host."""
 
     convert: Callable[..., Any]
     static: tuple[Any, ...]
@@ -260,11 +256,11 @@ class _Conversion:
 
 
 class _Step:
-    """The conversion of one leaf, as later calls repeat it. Numbers that come again stay on the device."""
+    """The conversion of one leaf in later calls; repeated numbers stay on the device."""
 
     def __init__(self, conversion: _Conversion, place: int):
         self.convert, self.static, self.place = conversion.convert, conversion.static, place
-        self.numbers: dict[str, Any] = {}  # by their text, which tells 1 from True, and 0.0 from -0.0
+        self.numbers: dict[str, Any] = {}  # by text, which tells 1 from True, and 0.0 from -0.0
 
     @classmethod
     def of(cls, conversion: _Conversion) -> Callable[[Sequence[Any]], Any]:
@@ -291,11 +287,11 @@ class _Step:
 
 
 class _Noted:
-    """The conversions that the first trace of a program asks for."""
+    """The conversions that a program's first trace asks for."""
 
     def __init__(self, leaves: Sequence[Any]):
         self.leaves = leaves
-        self.conversions: dict[_Conversion, bool] = {}  # for each, whether it makes an operand
+        self.conversions: dict[_Conversion, bool] = {}  # whether it makes an operand
 
     def of(self, conversion: _Conversion) -> Any:
         """Returns an operand like the one that the conversion makes."""
@@ -306,20 +302,18 @@ class _Noted:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """The operands, by the conversions that made them."""
-
     operands: Mapping[_Conversion, Any]
 
     def of(self, conversion: _Conversion) -> Any:
-        """Returns the operand that a conversion made; None for a check."""
+        """Returns the conversion's operand; None for a check."""
         return self.operands.get(conversion)
 
 
 def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
-    """Returns the program for calls like this one, and makes one if there is none."""
+    """Finds or makes the program of calls like this one."""
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
-    if host:  # conversions depend on all shapes and types; for operands alone, jax.jit keeps a program for each
+    if host:  # conversions depend on shapes and types; for operands alone, jax.jit keeps programs
         kinds = [_kind(leaf) for leaf in leaves]
         key = *key, host, has_64_bits(), *kinds
     program = _PROGRAMS.get(key)
@@ -334,7 +328,7 @@ _PROGRAMS: dict[Any, _Program] = {}
 
 
 class _Program:
-    """A program of a public function. It refers weakly to the caller's functions, and is dropped with them."""
+    """A public function's program, which refers weakly to the caller's functions, and is dropped with them."""
 
     def __init__(self, key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any], host: Sequence[int]):
         function, _, structure, *_ = key
@@ -372,14 +366,14 @@ class _Program:
         return self.run(*[step(leaves) for step in self.steps], *[leaves[i] for i in self.operands])
 
     def keep(self, key: tuple[Any, ...], functions: Sequence[Any]) -> None:
-        """Lets later calls find the program as long as all of these functions live."""
+        """Lets later calls find the program while these functions live."""
 
-        def forget(_: object, programs: dict[Any, _Program] = _PROGRAMS) -> None:  # the module may be gone
+        def forget(_: object, programs: dict[Any, _Program] = _PROGRAMS) -> None:  # the module may be gone at exit
             programs.pop(key, None)
 
         try:
             self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
-        except TypeError:  # a type without weak references
+        except TypeError:  # no weak references
             return
         if len(_PROGRAMS) >= MAX_PROGRAMS:
             for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MAX_PROGRAMS]:
@@ -388,7 +382,7 @@ class _Program:
 
 
 class _Weak:
-    """A function of the caller, which the caller holds while its program is traced."""
+    """A caller's function, which the caller holds while its program is traced."""
 
     def __init__(self, function: Callable[..., Any]):
         try:
@@ -398,12 +392,12 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Returns the objects that identify a function. Each access makes a new method of the same object and function."""
+    """Returns what identifies a function: each access to a method makes a new object."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 
 def _key(value: Any) -> Any:
-    """Returns a key that distinguishes a setting from all others, to the bit: 1 from True, and 0.0 from -0.0."""
+    """Returns a setting's key, which tells 1 from True, and 0.0 from -0.0."""
     kind = type(value)
     if value is None or kind in (str, bool, int) or isinstance(value, np.dtype):
         return kind, value
@@ -436,7 +430,7 @@ WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128
 
 
 def _kind(leaf: object) -> Any:
-    """Returns the properties of a leaf that conversions may depend on; None if they are not known."""
+    """Returns the properties on which conversions may depend; None if unknown."""
     kind = type(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
         return leaf.shape, leaf.dtype
@@ -446,5 +440,5 @@ def _kind(leaf: object) -> Any:
 
 
 def _stand_in(leaf: jax.Array | np.ndarray) -> Any:
-    """Returns a value of the same type and shape, without its memory."""
+    """Returns a value of the same type and shape, without memory."""
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if isinstance(leaf, np.ndarray) else leaf

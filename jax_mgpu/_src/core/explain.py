@@ -1,4 +1,4 @@
-"""`explain`: which kernels or plain JAX each operation of a program runs, even on a machine without a GPU."""
+"""`explain`: what each operation of a program runs, even without a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Explanation", "Step", "explain"]
 
 class _Device(NamedTuple):
     traits: library.Traits
-    peak: float  # the memory's bandwidth, in bytes per second
+    peak: float  # bytes per second
 
 
 def _gpu(processors: int, shared_kib: int, l2_mib: int, capability: int, terabytes: float) -> _Device:
@@ -33,20 +33,20 @@ DEVICES = {
     "H200": _gpu(132, 227, 50, 90, 4.8),
     "B200": _gpu(148, 227, 126, 100, 8.0),
 }
-COPIED = 0.85  # the part of the peak that a copy reaches: an H200 copies at 4.05 to 4.11 TB/s
+COPIED = 0.85  # a copy's share of the peak: an H200 copies at 4.05 to 4.11 TB/s
 
 
 class Step(NamedTuple):
-    """The implementation of one operation of a program.
+    """What one operation of a program runs.
 
     Attributes:
       operation: its name. A public function may consist of several.
-      variant: the variant that runs, `"one kernel"` if there is only one, or `"plain JAX"`.
+      variant: the variant, `"one kernel"` if there is only one, or `"plain JAX"`.
       condition: why this variant was chosen.
-      tiles: the items that a block works on at a time, by the name of the tile.
-      passes: the passes over memory; one pass reads the operands and writes the results.
-      scratch_bytes: the bytes of scratch memory that the program gives the operation.
-      seconds: the time of these passes at the speed of a copy; None on a CPU and for plain JAX.
+      tiles: the items per block, by name of the tile.
+      passes: passes over memory; one reads the operands and writes the results.
+      scratch_bytes: the program's scratch memory for the operation.
+      seconds: the time of the passes at the speed of a copy; None on a CPU and for plain JAX.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -65,7 +65,7 @@ class Step(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The implementation of a program. As text it is a table.
+    """What a program runs; as text, a table.
 
     Attributes:
       steps: a `Step` for each operation, in the order of the program.
@@ -94,10 +94,10 @@ def _cells(step: Step) -> tuple[str, ...]:
 
 
 def explain(function: Callable[..., Any], *, device: str | None = None) -> Callable[..., Explanation]:
-    """Tells which kernels each operation in a function will run, or that it will run plain JAX.
+    """Tells which kernels, or plain JAX, each operation in a function will run.
 
-    Nothing is run, and no GPU is needed: the choice follows from shapes, types and the device. Operations inside
-    `jit`, `vmap`, loops and branches are listed too; an operation in a loop is listed once.
+    Nothing is run, and no GPU is needed: shapes, types and the device decide. Operations inside `jit`, `vmap`, loops
+    and branches are listed once each.
 
     Args:
       function: a function of arrays that `jax.jit` can compile.
@@ -105,7 +105,7 @@ def explain(function: Callable[..., Any], *, device: str | None = None) -> Calla
         `"B200"`. None stands for the default device, or for an H200 if its GPU is not one of these.
 
     Returns:
-      A function of the same arguments, which may be `jax.ShapeDtypeStruct`s. It returns an `Explanation`, whose
+      A function of the same arguments or their `jax.ShapeDtypeStruct`s. It returns an `Explanation`, whose
       `steps` are a `Step` for each operation, and which is printed as a table.
 
     Raises:
@@ -136,12 +136,12 @@ def _default_device() -> str:
 
 
 def device_of_kind(kind: str) -> str:
-    """Finds the device that JAX calls `kind` by the longest name in it (an L40S is no L4); by default the H200."""
+    """Finds the longest name within `kind` (an L40S is no L4); by default the H200."""
     return max((name for name in DEVICES if name in kind), key=len, default="H200")
 
 
 def _steps(jaxpr: Jaxpr, device: str) -> Iterator[Step]:
-    """Yields the steps of a program and of its subprograms, except for branches of other platforms."""
+    """Yields steps of a program and its subprograms, without other platforms' branches."""
     platform = "cpu" if device == "cpu" else "cuda"
     for equation in jaxpr.eqns:
         operation = REGISTRY.get(_name(equation))

@@ -1,4 +1,4 @@
-"""Finds the libraries of kernels, reads their descriptions, and registers their handlers."""
+"""Finds the libraries of kernels, and registers their handlers."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from jax_mgpu._kernels import Library
 
 PACKAGE = pathlib.Path(__file__).parents[2]
-# The packages of CUDA kernels, from the newest CUDA version to the oldest, each with JAX's plugin for that version.
+# From the newest CUDA version to the oldest, each with JAX's plugin.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
-# The CUDA version and the release of the oldest driver that can unpack the kernels, which the build compresses.
+# The oldest driver that can unpack the kernels, which are compressed: its CUDA version and release.
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 
 
-Shaped = tuple[str, Sequence[int]]  # the name of a type, and a shape
+Shaped = tuple[str, Sequence[int]]  # a type's name, and a shape
 
 
 class Traits(NamedTuple):
-    """The traits of a CUDA device that plans depend on: `Traits` of ffi/runtime/plan.h."""
+    """What plans depend on: `Traits` of ffi/runtime/plan.h."""
 
     multiprocessors: int = 0
-    shared_memory: int = 0  # bytes that a block gets on request
+    shared_memory: int = 0  # of a block, on request
     l2_cache: int = 0  # bytes
     capability: int = 0  # 90 for sm_90
 
 
 class NoLibrary:
-    """Stands for the CPU library in a package that was installed without kernels: every operation is plain JAX."""
+    """The CPU library of a package without kernels."""
 
     def __init__(self) -> None:
         self.path = PACKAGE
@@ -47,7 +47,7 @@ class NoLibrary:
         self.description = {"build": build, "is_wheel": False, "signatures": {}, "by_function": ""}
 
     def tile_sizes(self) -> Mapping[str, Sequence[int]]:
-        """Returns a tile size of 2 for each name, as tests that derive their sizes from tiles need some valid size."""
+        """Tests derive sizes from tiles, so each name has a valid one."""
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
@@ -56,17 +56,17 @@ class NoLibrary:
 
 
 def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
-    """Returns the first file of this name in the folders of a package."""
+    """Returns the first file of this name."""
     return next((path for path in (pathlib.Path(folder) / name for folder in folders) if path.is_file()), None)
 
 
 def _own_folders() -> list[str]:
-    """Lists the folders that may have a library of this package: that of the sources, and the installed package."""
+    """Lists the folders of the sources and of the installed package."""
     return list(sys.modules["jax_mgpu"].__path__)  # the package extends its path before it imports this module
 
 
 def open_library(path: pathlib.Path) -> Library:
-    """Returns the library; raises an error if the installed jaxlib cannot call it."""
+    """Raises an error if the installed jaxlib cannot call the library."""
     try:
         from jax_mgpu import _kernels  # noqa: PLC0415 - a package without kernels lacks it
     except ModuleNotFoundError as error:
@@ -77,7 +77,7 @@ def open_library(path: pathlib.Path) -> Library:
     library = _kernels.Library(path)
     built, runtime = tuple(library.description["ffi_api_version"]), ffi_api_version()
     if runtime is not None and built > runtime:
-        # Without this error, the problem would surface much later, as "No FFI handler registered".
+        # Otherwise, the error would be a late "No FFI handler registered".
         raise ImportError(
             f"{path} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
             f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."
@@ -98,7 +98,7 @@ def _load_cpu() -> Library:
 
 
 def _is_installed_without_kernels() -> bool:
-    """Whether the installed wheel says that it has no kernels of any platform."""
+    """Whether the wheel says that it has no kernels of any platform."""
     try:
         wheel = importlib.metadata.distribution("jax_mgpu").read_text("WHEEL")
     except importlib.metadata.PackageNotFoundError:
@@ -107,13 +107,13 @@ def _is_installed_without_kernels() -> bool:
 
 
 def cuda_extra() -> str:
-    """Names the extra that installs the CUDA kernels: for the installed JAX's CUDA version, or else the newest."""
+    """Names the extra for the installed JAX's CUDA version, or the newest."""
     packages = [name for name, plugin in CUDA_PACKAGES.items() if importlib.util.find_spec(plugin) is not None]
     return (packages or list(CUDA_PACKAGES))[0].removeprefix("jax_mgpu_")
 
 
 def _load_cuda(version: str) -> Library | None:
-    """Loads the CUDA kernels built with this package, or else the kernels of a package of the same version."""
+    """Loads CUDA kernels built with this package, or those of a package of the same version."""
     if isinstance(cpu_library, NoLibrary):  # the CPU library also plans the calls on CUDA
         return None
     if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:
@@ -138,9 +138,9 @@ def _load_cuda(version: str) -> Library | None:
 
 
 def driver_problem(version: int) -> str:
-    """Says which driver to install if one of this CUDA version (12040 for 12.4) is too old; otherwise empty.
+    """Says which driver to install if one of this CUDA version (12040 for 12.4) is too old.
 
-    Without a driver the version is 0, and the text is empty too: such a machine can still lower programs for CUDA.
+    Without a driver (0), the text is empty: such a machine can lower programs for CUDA.
     """
     if version == 0 or version >= OLDEST_DRIVER:
         return ""
@@ -149,11 +149,10 @@ def driver_problem(version: int) -> str:
 
 
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises an error if a library has other operations, or other names in them, than these sources.
+    """Raises an error if a library's operations, or names in them, differ from these sources.
 
-    Each operation has lists of operands and results, and a dictionary of attributes. An attribute is described by the
-    list of its values' names, or by `"flag"` or `"number"`. Attributes that no kernel reads are not in the libraries,
-    and are not compared.
+    Operations list operands and results, and describe attributes: names of values, `"flag"` or `"number"`. Libraries
+    lack attributes that no kernel reads.
     """
     for library in filter(None, (cpu_library, cuda_library)) if platforms() else ():
         if difference := _difference(library.description, operations):
@@ -161,7 +160,7 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Names the first difference between a library's operations and these; None if there is none."""
+    """Names the first difference between a library's operations and these."""
     signatures, enumerations = description["signatures"], description["enumerations"]
     if names := operations.keys() ^ signatures.keys():
         return f"operations that only one of them has: {', '.join(sorted(names))}"
@@ -197,7 +196,7 @@ def compiler_problem() -> str:
 
 
 def _compiler_folders() -> list[str]:
-    """Returns the folders with NVRTC in the packages that jax[cuda12] and jax[cuda13] depend on."""
+    """Returns the folders of NVRTC on which jax[cuda12] and jax[cuda13] depend."""
     spec = importlib.util.find_spec("nvidia")
     roots = map(pathlib.Path, spec.submodule_search_locations or ()) if spec else ()
     folders = ("cu13/lib", "cuda_nvrtc/lib")
@@ -226,12 +225,12 @@ def has_cuda() -> bool:
 
 
 def build_decision() -> str:
-    """Returns the line that says what the build found and built, and how to change that. pip does not show it."""
+    """Returns what the build found and built, and how to change that."""
     return str(cpu_library.description["build"])
 
 
 def how_to_get_kernels() -> str:
-    """Says how this installation gets the kernels, or the driver, that it lacks: a command, or what to install."""
+    """Says how to get missing kernels, or the driver."""
     if isinstance(cpu_library, NoLibrary):
         return "install a wheel of jax_mgpu, or run `pip install .` on Linux with a C++20 compiler"
     if missing_driver:
@@ -267,15 +266,14 @@ def backends() -> dict[str, str]:
 
 
 def _ffi_api(library: Library) -> str:
-    """Returns the version of the FFI API that the handlers were built for."""
     return ".".join(map(str, library.description["ffi_api_version"]))
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
-    """The values with which `jax.export` exports programs that call the kernels or JAX's `ragged_all_to_all`.
+    """The values with which `jax.export` exports programs with kernels or JAX's `ragged_all_to_all`.
 
-    `jax.export` refuses custom calls for which JAX promises no compatibility. The process that loads the program must
-    import this package, whose kernels the program calls.
+    `jax.export` refuses custom calls without a promise of compatibility. The process that loads the program must import
+    this package.
 
     Returns:
       The values of `disabled_checks=`: one for each kernel of any platform, and one for `ragged_all_to_all`, by which
@@ -296,14 +294,14 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 def workspace_bytes(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int]
 ) -> int:
-    """Returns the bytes of scratch memory of the CUDA handler for avals of these shapes."""
+    """Returns the bytes of CUDA's scratch memory."""
     return cpu_library.workspace_bytes(operation, _shaped(operands), _shaped(results), attributes)
 
 
 def plan(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int], traits: Traits
 ) -> dict[str, Any]:
-    """Returns the variant that runs for avals of these shapes on a CUDA device with these traits."""
+    """Returns the variant that a CUDA device with these traits runs."""
     return cpu_library.plan(operation, _shaped(operands), _shaped(results), attributes, traits)
 
 

@@ -1,18 +1,16 @@
-"""Turns the description of an operation into a JAX primitive. No other module makes primitives.
+"""Turns the description of an operation into a JAX primitive; no other module makes primitives.
 
-A family describes an operation on unbatched operands: the rank of each operand, a shape rule, a plain-JAX form,
-derivative rules. From this, the module makes abstract evaluation, the CPU and CUDA lowerings to the FFI handlers of the
-same name, the plain-JAX lowering for every other platform, batching and the hidden workspace result.
+A family describes an operation on one problem: ranks of operands, a shape rule, a plain-JAX form, derivative rules.
+From this follow abstract evaluation, the lowerings to handlers of the same name or to plain JAX, batching, and a hidden
+result for scratch memory. These conventions hold:
 
-It checks these conventions:
-
-- The description names operands, results and attributes once. A call passes operands by name, and a rule receives
-  the operands that its parameters name. `expect_compiled_names` checks that the libraries have the same names.
-- A call leaves out an operand that is absent. The operand is then `ABSENT`, an empty int32 vector.
-- Attributes are Python ints (flags and enumerations too), or `Keyed`. An operation with a `Keyed` attribute gives the
-  handlers other attributes in its place: `call_attributes`.
-- A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all
-  of them. Handlers take both, so the batching rule only moves axes.
+- The description names operands, results and attributes. A call passes operands by name, and a rule receives those that
+  its parameters name. `expect_compiled_names` compares the libraries' names.
+- A call may leave out an operand, which is then `ABSENT`, an empty int32 vector.
+- Attributes are ints (flags and enumerations too), or `Keyed`, in place of which `call_attributes` gives the handlers
+  others.
+- A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all.
+  Handlers take both kinds, so the batching rule only moves axes.
 """
 
 from __future__ import annotations
@@ -73,33 +71,30 @@ __all__ = [
     "stored_aval",
 ]
 
-ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # typed as a JAX array, because it stands in place of an operand
+ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # a JAX array for types, because it stands in place of an operand
 
 REGISTRY: dict[str, Operation] = {}
 
 
 class Operation:
-    """One operation as a JAX primitive with several results.
+    """An operation as a JAX primitive with several results.
 
     Args:
-      name: name of the primitive, of the FFI handlers and of the family's C++ functions.
-      operands: the rank of each operand of one problem by the operand's name, in the order of the handlers.
-      results: the names of the results, in the order of the handlers. Attributes may leave some out.
-      attributes: the type of each attribute by its name: `bool`, `int`, an enumeration, or `Keyed`.
-      shapes: shape rule; takes `jax.ShapeDtypeStruct`s of operands and attributes, gives one struct per result.
-      fallback: the operation in plain JAX, on unbatched operands. Platforms without kernels run it.
-      aliases: maps the name of an operand, whose buffer a result may take over when it is donated, to the result's
-        name. If the program makes the operand from one scalar, as `jnp.zeros` does, kernels get that scalar, `[1]`, and
-        fill the result.
-      streamed: operands that kernels read contiguously over the whole batch. Such an operand without batch axes is
-        repeated for each row.
-      only: the one platform with kernels, if others have none. Other platforms run the plain-JAX form without a
-        warning: it consists of other kernels, or warns itself. "": no platform has kernels, and the libraries do not
-        know the operation.
-      is_registered: whether the libraries know an operation with kernels by these names.
+      name: of the primitive, the FFI handlers and the C++ functions.
+      operands: ranks in one problem by name, in the handlers' order.
+      results: names in the handlers' order. Attributes may leave some out.
+      attributes: types by name: `bool`, `int`, an enumeration, or `Keyed`.
+      shapes: takes `jax.ShapeDtypeStruct`s of operands, and attributes; gives one struct per result.
+      fallback: the operation in plain JAX, on one problem, for platforms without kernels.
+      aliases: results by the operand whose buffer they may take over if it is donated. If the program makes the operand
+        of one scalar, as `jnp.zeros` does, kernels get the scalar, `[1]`, and fill the result.
+      streamed: operands that kernels read as one run over the batch; without batch axes, they are repeated.
+      only: the one platform with kernels. Others run plain JAX without a warning: other kernels, or code that warns
+        itself. "": no platform has kernels, and the libraries do not know the operation.
+      is_registered: whether the libraries know the operation by these names.
 
-    Every rule takes the operands and attributes that it names among its parameters, or, as `*operands`, all operands in
-    order, and all attributes. The rules of derivatives get the operands together, as a tuple with their names.
+    A rule takes the operands and attributes that its parameters name, or all operands in order as `*operands`. Rules of
+    derivatives get the operands as a named tuple.
     """
 
     def __init__(
@@ -153,24 +148,24 @@ class Operation:
         return False
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the attributes with which the handlers are called."""
+        """Returns the handlers' attributes."""
         del operands
         return dict(attributes)
 
     def __call__(self, **named: Any) -> list[jax.Array]:
-        """Binds the primitive to operands, with or without batch axes, and attributes, all by name."""
+        """Binds operands, with or without batch axes, and attributes by name."""
         operands = [named.pop(operand, ABSENT) for operand in self.operands]
         return self.run(operands, **named)
 
     def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
-        """Binds the primitive to all operands, in their order."""
+        """Binds operands in order."""
         if attributes.keys() != self.attributes.keys():
             expected, got = ", ".join(self.attributes), ", ".join(attributes)
             raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
         attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
-            return self._impl(*operands, **attributes)  # operands become arguments of a program as they are
-        if is_in_eager_shard_map():  # there, an empty operand cannot be an argument of a program
+            return self._impl(*operands, **attributes)  # they become arguments as they are
+        if is_in_eager_shard_map():  # an empty operand cannot be an argument there
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]
             results: list[jax.Array] = _run_within_shard_map(self, tuple(attributes.items()), absent, *present)
@@ -179,7 +174,7 @@ class Operation:
         return results
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a rule that takes some operands and attributes by name, as a function of all operands in order."""
+        """Makes a rule by name a function of all operands in order."""
         parameters = inspect.signature(rule).parameters
         if any(parameter.kind == inspect.Parameter.VAR_POSITIONAL for parameter in parameters.values()):
             return rule
@@ -200,8 +195,8 @@ class Operation:
     def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
         """Sets the forward derivative.
 
-        `rule(primals, tangents, **attributes)` gets the operands of one problem and their tangents, as named
-        tuples. It returns the results and their tangents. None stands for a tangent of zero.
+        `rule(primals, tangents, **attributes)` gets one problem's operands and tangents as named tuples. It returns
+        results and tangents. None is a zero tangent.
         """
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
@@ -217,7 +212,7 @@ class Operation:
                 return list(results), [result_tangents[i] for i in moving]
 
             given = [tangents[i] for i in live]
-            # Only sharded operands need Auto axes. Without them, the axes of a surrounding vmap must stay as they are.
+            # Only sharded operands need Auto axes. Without them, a surrounding vmap's axes stay as they are.
             mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
@@ -231,16 +226,16 @@ class Operation:
         ad.primitive_jvps[self.primitive] = jvp
 
     def def_linear(self, **transposes: Callable[..., Any]) -> None:
-        """Declares the first result linear in each of these operands, and sets its transposes and forward derivative.
+        """Declares the first result linear in each of these operands; sets transposes and forward derivative.
 
-        No other result has a tangent. Without arguments, no result has one.
+        No other result has a tangent; without arguments, none has.
         """
         for operand, rule in transposes.items():
             self.def_transpose(operand, rule)
         self.def_jvp(self.linear_jvp)
 
     def linear_jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
-        """Returns the results and their tangents, where the first result is linear in each operand with a transpose."""
+        """Returns results and tangents where the first result is linear in operands with a transpose."""
         results = self.run(primals, **attributes)
         linear = {self.operands[i] for i in self.transposes}
         moving = {name: dx for name, dx in tangents._asdict().items() if dx is not None and name in linear}
@@ -248,10 +243,10 @@ class Operation:
         return results, [sum(parts[1:], parts[0]) if parts else None, *[None] * (len(results) - 1)]
 
     def def_transpose(self, operand: str, rule: Callable[..., Any]) -> None:
-        """Declares the operation linear in an operand, and jointly so in all declared ones, and sets its transpose.
+        """Declares the operation jointly linear in this and other declared operands; sets its transpose.
 
-        `rule(cotangents, operands, **attributes)` gets one problem: one cotangent per result (None if zero), and the
-        operands by name, with a `jax.ShapeDtypeStruct` for each linear one. It returns the cotangent of `operand`.
+        `rule(cotangents, operands, **attributes)` gets one problem: a cotangent per result (None if zero), and operands
+        by name, linear ones as `jax.ShapeDtypeStruct`. It returns `operand`'s cotangent.
         """
         self.transposes[self.operands.index(operand)] = rule
         ad.primitive_transposes[self.primitive] = self._transpose
@@ -332,7 +327,7 @@ class Operation:
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         mapped = [axis is not None for axis in axes]
         operands = [_leading(x, axis) if axis else x for x, axis in zip(operands, axes, strict=True)]
-        # The batch: the new axis, then those of an earlier vmap, from an operand that has them.
+        # The batch: the new axis, then an earlier vmap's, from an operand that has them.
         inner = [x.ndim - on - rank for x, on, rank in zip(operands, mapped, self.ranks, strict=True)]
         first, fullest = mapped.index(True), inner.index(max(inner))
         earlier = slice(mapped[fullest], mapped[fullest] + inner[fullest])
@@ -354,15 +349,13 @@ class Operation:
 
 
 def _leading(x: jax.Array, axis: int) -> jax.Array:
-    """Returns an array with this axis first."""
     return keeping_bits(lambda x: jnp.moveaxis(x, axis, 0), x, repeats=True)
 
 
 def in_program(x: jax.Array) -> jax.Array:
-    """Returns an operand in the form in which it is traced.
+    """Returns an operand as it is traced.
 
-    An empty operand is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant or an
-    argument under shard_map.
+    Empty ones are made anew: as constants or arguments under shard_map, they may crash the compiler of jaxlib 0.11.
     """
     if x.size:
         return jnp.asarray(x)
@@ -370,7 +363,7 @@ def in_program(x: jax.Array) -> jax.Array:
 
 
 def _arrays(values: Iterable[Any]) -> list[Any]:
-    """Returns values as JAX arrays. In derivatives outside of jit, they may be NumPy arrays."""
+    """Returns JAX arrays; eager derivatives may pass NumPy arrays."""
     return [jnp.asarray(x) for x in values]
 
 
@@ -396,7 +389,7 @@ def _run_within_shard_map(
 
 
 class Keyed:
-    """An attribute of any type. Two with equal keys are equal. It lives as long as the programs that contain it."""
+    """An attribute of any type, equal to others with its key, which lives as long as its programs."""
 
     def __init__(self, key: Hashable, value: Any):
         self.key, self.value = key, value
@@ -425,9 +418,9 @@ def _register_lowerings(operation: Operation) -> None:
 
 
 def register_kernels(operation: Operation, platform: str, on: str) -> None:
-    """Lowers an operation to calls of the kernels of a platform in programs for `on`."""
+    """Lowers an operation to kernels of a platform in programs for `on`."""
     lowering = _kernel_lowering(operation, platform, _plain_lowering(operation))
-    # A lowering rule sees how an aliased operand is made only if the rule runs at each call.
+    # Only a rule that runs at each call sees how an aliased operand is made.
     options = in_place if operation.aliases else {}
     mlir.register_lowering(operation.primitive, lowering, platform=on, **options)
 
@@ -436,7 +429,7 @@ def _plain_lowering(operation: Operation) -> Callable[..., Any]:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
-        """Lowers plain JAX. It was traced elsewhere, so avals must not say over which manual axes values vary."""
+        """Lowers plain JAX, traced elsewhere: avals must not say over which manual axes values vary."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 
@@ -466,8 +459,8 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
         given_attributes = operation.call_attributes(avals_in, attributes)
         numbers = {name: value for name, value in given_attributes.items() if not isinstance(value, str)}
         if platform == "cuda":
-            # Scratch memory is one more result, which XLA's own allocator places and which is dropped here: the handler
-            # allocates nothing and can be recorded into a CUDA graph.
+            # XLA's allocator places scratch memory as one more result, so handlers allocate nothing and can be recorded
+            # into a CUDA graph.
             shape = _workspace_shape(operation, avals_in, avals_out, numbers, batch_rank, devices)
             avals_out.append(jax.core.ShapedArray(shape, np.dtype(np.uint8)))
         aliases = dict(operation.aliases)
@@ -493,12 +486,12 @@ def _is_float8(aval: Aval) -> bool:
 
 
 def stored_aval(aval: Aval) -> jax.ShapeDtypeStruct:
-    """Returns an operand or result in the form that handlers get."""
+    """Returns an operand or result as handlers get it."""
     return jax.ShapeDtypeStruct(aval.shape, np.dtype(np.uint8) if _is_float8(aval) else aval.dtype)
 
 
 def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Runs the operation on float8 rows, which handlers move as bytes. Elsewhere, they are floats with derivatives."""
+    """Runs the operation on float8 rows, which handlers move as bytes, but which have derivatives as floats."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
     results = operation.run(stored, **attributes)
@@ -509,7 +502,6 @@ def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Map
 
 
 def _repeat(operation: Operation, operands: Sequence[Any]) -> list[Any]:
-    """Returns all operands with the batch axes."""
     batch_rank = operation._batch_rank(operands)
     batch = next(x.shape[:batch_rank] for x, rank in zip(operands, operation.ranks, strict=True) if x.ndim > rank)
 
@@ -549,7 +541,7 @@ def _fallback_of(operation: Operation, operands: Sequence[Any], attributes: Mapp
 
 
 def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
-    """Returns the operation in plain JAX, with the axes of a batch."""
+    """Runs plain JAX over a batch."""
 
     def function(*xs: jax.Array) -> list[Any]:
         return list(operation.fallback(*xs, **attributes))
@@ -579,7 +571,7 @@ _WARNED: set[str] = set()
 
 
 def expect_compiled_names() -> None:
-    """Raises an error if the libraries have other operations, operands, results or attributes than Python."""
+    """Raises an error if the libraries' operations, operands, results or attributes differ from Python's."""
     library.expect_names(
         {
             name: {
@@ -593,7 +585,7 @@ def expect_compiled_names() -> None:
 
 
 def _values_of(kind: type[int]) -> list[str] | str:
-    """Returns the libraries' description of an attribute: the names of its values, or whether it is a flag."""
+    """Returns the names of an attribute's values, or whether it is a flag."""
     if issubclass(kind, enum.Enum):
         return [value.name.lower() for value in kind]
     return "flag" if kind is bool else "number"

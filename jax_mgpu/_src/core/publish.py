@@ -1,4 +1,4 @@
-"""Prepares public names: makes the package their module, documents fields, and registers types with `jax.export`."""
+"""Makes the package the module of public names, documents fields, and registers types with `jax.export`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jax_mgpu._src.core.compat import exportable
 
 
 def publish(value: Any) -> None:
-    """Makes `jax_mgpu` the module of a public function or class: pickles and exported programs contain this name."""
+    """Makes `jax_mgpu` the module of a public name, which pickles and exported programs contain."""
     if inspect.isclass(value):
-        value.__annotations__ = typing.get_type_hints(value)  # before its module changes: they use that module's names
+        value.__annotations__ = typing.get_type_hints(value)  # these need the module that defines them
         if hasattr(value, "_fields"):
             _document_fields(value)
         exportable(value)
@@ -21,7 +21,7 @@ def publish(value: Any) -> None:
 
 
 def _document_fields(result: Any) -> None:
-    """Gives each field of a named tuple the text of its line under `Attributes:`, which `help` shows."""
+    """Gives a named tuple's fields their texts under `Attributes:`, which `help` shows."""
     words = inspect.getdoc(result) or ""
     listed = re.search(r"^Attributes:\n((?:  .*\n?)+)", words, re.MULTILINE)
     for name, text in re.findall(r"^  (\w+): ((?:.*\n?)(?:    .*\n?)*)", listed[1] if listed else "", re.MULTILINE):

@@ -1,9 +1,8 @@
-"""Splits a batched kernel call over the devices of an Auto or Explicit mesh, along its batch axes.
+"""Splits a batched kernel call over the devices of an Auto or Explicit mesh.
 
-By default, XLA gathers every operand of an unknown custom call. Two attributes of a call prevent this. A Shardy rule
-tells how shardings spread through the call. The number of batch axes lets XLA's partitioner give each device its own
-rows (the targets are registered as batch partitionable). The partitioner takes the leading axes of every operand as
-batch axes, so all operands must have them here.
+XLA would gather the operands of an unknown custom call. A Shardy rule says how shardings spread through the call. The
+number of batch axes lets XLA's partitioner give each device its rows. It takes the leading axes of every operand as
+batch axes, so all must have them here.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from jax_mgpu._src.core.compat import ir
 def declare_batch(
     custom_call: ir.Operation, shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int
 ) -> None:
-    """Declares the first `batch_rank` axes of all operands and results of a custom call to be batch axes."""
+    """Declares the first `batch_rank` axes to be batch axes."""
     attributes: dict[str, Any] = {"num_batch_dims": ir.StringAttr.get(str(batch_rank))}
     custom_call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
     custom_call.attributes["sdy.sharding_rule"] = ir.Attribute.parse(sharding_rule(shapes_in, shapes_out, batch_rank))
 
 
 def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int) -> str:
-    """Returns the rule in Shardy's notation: a factor per batch axis, and a factor, never sharded, per other axis."""
+    """Returns a rule in Shardy's notation: a factor per batch axis, and an unsharded one per other axis."""
     names = itertools.chain("ijklmnopqrstuvwxyz", (f"z_{i}" for i in itertools.count(1)))
     batch = list(itertools.islice(names, batch_rank))
     sizes = dict(zip(batch, shapes_out[0][:batch_rank], strict=True))
@@ -44,10 +43,10 @@ def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_ran
 
 
 def workspace_shape(batch: Sequence[int], devices: int, bytes_of: Callable[[int], int]) -> tuple[int, ...]:
-    """Returns the shape of a workspace that suffices however the rows of a batch are split over the devices.
+    """Returns a shape that suffices however a batch's rows are split over devices.
 
-    `bytes_of(rows)` is the scratch memory that a call on that many rows needs. Fewer rows may need more bytes per row,
-    so each row gets the most bytes per row of all possible splits.
+    `bytes_of(rows)` is a call's scratch memory. Fewer rows may need more bytes each, so each row gets the most of all
+    splits.
     """
     rows = math.prod(batch)
     shares = [max(1, rows // parts) for parts in range(1, devices + 1) if devices % parts == 0]

@@ -1,3 +1,3 @@
-"""The version of the package, which builds read; a package of CUDA kernels must have the same one."""
+"""The version, which a package of CUDA kernels must share."""
 
 __version__ = "0.1.0"

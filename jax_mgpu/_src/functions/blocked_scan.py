@@ -1,15 +1,13 @@
-"""Scans and reductions by any associative operator in plain JAX, for derivatives and for calls that no kernel runs.
+"""Scans and reductions by any associative operator in plain JAX, for derivatives and calls without kernels.
 
-Items are cut into blocks. A loop scans each block by itself. The totals of the blocks are scanned in the same way, and
-each block's items are combined with the total of all blocks before it. The loop has one small body for any number of
-items, and so has its derivative. `jax.lax.associative_scan` unrolls one level for each doubling, which takes seconds to
-compile.
+A loop scans each block by itself. The totals of blocks are scanned in the same way, and each item is combined with the
+total before its block. The loop and its derivative have one small body for any number of items, where
+`jax.lax.associative_scan` unrolls a level per doubling, which takes seconds to compile.
 
-A CPU scans one block after the other: its compiler makes machine code of the whole loop. On other platforms each step
-of a loop is a launch, so a step takes one item of every block, and a few totals are scanned by doubling, with one
-step for each power of two. docs/notes/plain_scans.md has figures.
+A CPU scans one block after the other, in a compiled loop. Elsewhere each step is a launch, so a step takes an item of
+every block, and few totals are scanned by doubling. docs/notes/plain_scans.md has figures.
 
-An operator combines arrays of states by their leading axis, the earlier states first.
+An operator combines arrays of states by their leading axis, earlier states first.
 """
 
 from __future__ import annotations
@@ -30,25 +28,24 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# Blocks on a CPU: long, because each block costs its share of the scan of totals, but short enough that sums of many
-# floats round like sums by a tree.
+# Blocks on a CPU are long, because each one adds a total, but sums of many floats must round like sums by a tree.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
-# The items of a block in lockstep, and the steps of one short loop: each step may be a launch.
+# Items per block in lockstep, and steps of a short loop: each step may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256
-# Up to this many totals of such blocks are scanned by doubling. Its derivative keeps all totals once per step: up to
-# 20/64 as many states as there are items.
+# Up to so many totals of such blocks are scanned by doubling. Its derivative keeps all totals per step: up to 20/64 as
+# many states as items.
 MAX_TOTALS = 1 << 20
-# The bytes of items that a CPU takes in one step of its loop. XLA compiles a loop whose body reads and writes less than
-# 1 KB as one function. In any other body each operation is a call, and then a step of many items takes far longer.
+# Bytes of items per step on a CPU. XLA compiles a loop whose body moves less than 1 KB as one function. In other bodies
+# each operation is a call, and steps of many items take far longer.
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
-# This many neighbours of a reduction are combined without a loop, in one pass over memory.
+# Neighbours that a reduction combines without a loop, in one pass.
 GROUP = 8
-# Prefixes of the names of primitives that XLA never compiles into such a function.
+# Primitives that XLA never compiles into such a function.
 CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
 
 
 def select(condition: jax.Array, x: T, y: T) -> T:
-    """`jnp.where` over pytrees, by the leading axes."""
+    """`jnp.where` over pytrees by leading axes."""
 
     def chosen_of(x: jax.Array, y: jax.Array) -> jax.Array:
         missing = (1,) * (x.ndim - condition.ndim) if condition.ndim else ()
@@ -59,9 +56,9 @@ def select(condition: jax.Array, x: T, y: T) -> T:
 
 
 def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
-    """Returns each prefix of the states (at least one), combined; with `reverse`, each suffix.
+    """Combines each prefix of the states (at least one); with `reverse`, each suffix.
 
-    Where `cut` holds, a state is not combined with those before it (with `reverse`, after it).
+    Where `cut` holds, earlier states (with `reverse`, later ones) are left out.
     """
     in_turn, in_step = (
         functools.partial(way, combine, reverse=reverse) for way in (_scanned_in_turn, _scanned_in_step)
@@ -74,7 +71,7 @@ def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, r
 
 
 def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) -> Any:
-    """Combines the live states in order; by default all are live. If none is live, the result is unspecified."""
+    """Combines the live states in order, by default all. The result of none is unspecified."""
     items = (live, states)
 
     def join(a: Any, b: Any) -> Any:
@@ -97,14 +94,13 @@ def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) ->
 
 
 def _folded(join: Combine, items: Pytree) -> Any:
-    """Returns all items of each column combined; the items are `[steps, columns, ...]`."""
+    """Combines each column of `[steps, columns, ...]`."""
     first = _first(join, items)
     rest = jax.tree.map(lambda x: x[1:], items)
     return jax.lax.scan(lambda state, item: (join(state, item), None), first, rest)[0]
 
 
 def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
-    """Scans one block after the other, an item per step."""
     n = _length(states)
     length = n if n <= MAX_IN_ONE_BLOCK else LONG_BLOCK
     item_bytes = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in jax.tree.leaves(states))
@@ -117,7 +113,7 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
     options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "tells_cuts": length < n}
     if all(x.ndim == 1 for x in jax.tree.leaves(states)):
         begun, local = _steps(of_one, cut, states, **options)
-    else:  # without an axis of columns a step of several numbers takes XLA 1 us
+    else:  # without columns, XLA takes 1 us for a step of several numbers
         steps = _steps(combine, *jax.tree.map(lambda x: x[:, None], (cut, states)), **options)
         begun, local = jax.tree.map(lambda x: x[:, 0], steps)
     return _with_prefixes(combine, _scanned_in_turn, begun, local, length, reverse)
@@ -126,7 +122,6 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
 def _scanned_in_step(
     combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool, doubled: int = MAX_STEPS
 ) -> Any:
-    """Scans all blocks in lockstep, one item of each per step."""
     n, length = _length(states), SHORT_BLOCK
     if reverse:
         return _flipped(_scanned_in_step(combine, *_flipped((states, cut)), reverse=False, doubled=doubled))
@@ -138,7 +133,7 @@ def _scanned_in_step(
         cut = jnp.zeros((n,), bool)
 
     def columns(x: jax.Array) -> jax.Array:
-        # Padding stands alone: neither it nor its derivatives reach an item.
+        # Padding and its derivatives reach no item.
         x = jax.lax.pad(x, jnp.ones((), x.dtype), [(0, missing, 0), *[(0, 0, 0)] * (x.ndim - 1)])
         return x.reshape(blocks, length, *x.shape[1:]).swapaxes(0, 1)
 
@@ -155,7 +150,7 @@ def _scanned_in_step(
 
 
 def _doubled(combine: Combine, states: Pytree, cut: jax.Array | None) -> Any:
-    """Scans by combining each item with the one 1, 2, 4, ... places before it, in one loop (Hillis and Steele 1986)."""
+    """Combines each item with the one 1, 2, 4, ... places before it (Hillis and Steele 1986)."""
     n = _length(states)
     places = jnp.arange(n)
 
@@ -189,15 +184,14 @@ def _steps(
     unroll: int,
     tells_cuts: bool,
 ) -> tuple[jax.Array | None, Any]:
-    """Returns the scan of each block of each column. States are `[steps, columns, ...]`, or `[steps]` for one column.
+    """Scans each block of each column; states are `[steps, columns, ...]`, or `[steps]` for one column.
 
-    With `tells_cuts`, it also returns for each item whether a cut has occurred since its block began; None if there are
-    no cuts.
+    With `tells_cuts`, also returns whether a cut has occurred in the block up to each item; None without cuts.
     """
     steps, joins = _length(states), None
     if cut is not None or length < steps:
         places = jnp.arange(steps)
-        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # with the previous item of its block
+        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # the previous item of its block
         joins = joins[:, None] if jax.tree.leaves(states)[0].ndim > 1 else joins
         joins = joins[::-1] if reverse else joins
         joins = joins if cut is None else joins & ~cut
@@ -207,7 +201,7 @@ def _steps(
     def step(carry: Any, item: Any) -> Any:
         (is_later, begun, before), (joins, cut, own) = carry, item
         joins = is_later if joins is None else joins
-        # Ones for states that are not combined: their derivatives may be infinite, and zero times that is NaN.
+        # Ones for uncombined states: zero times an infinite derivative would be NaN.
         pair = [or_ones(joins, state) for state in (before, own)]
         state = select(joins, combine(*pair), own)
         if cut is not None:
@@ -216,7 +210,7 @@ def _steps(
 
     begun, before = _first(lambda a, b: (b[0], combine(a[1], b[1])), (cut, states))
     carry = jnp.zeros((), bool) if joins is None else None, begun, before
-    # The derivative recomputes a step: it reads one state per step, and not each of its parts.
+    # The derivative recomputes a step, so it reads one state instead of its parts.
     step = jax.checkpoint(jax.jit(step), prevent_cse=False)
     result: tuple[jax.Array | None, Any] = jax.lax.scan(
         step, carry, (joins, cut, states), reverse=reverse, unroll=unroll
@@ -227,7 +221,7 @@ def _steps(
 def _with_prefixes(
     combine: Combine, way: Callable[..., Any], begun: jax.Array | None, local: Pytree, length: int, reverse: bool
 ) -> Any:
-    """Returns the scan of all items from the scans of blocks: each is combined with the prefix before its block."""
+    """Combines scans of blocks with the prefixes before them."""
     n = _length(local)
     blocks = -(-n // length)
     if blocks == 1:
@@ -236,7 +230,7 @@ def _with_prefixes(
     last = jax.tree.map(lambda x: x[length - 1 :: length][: blocks - 1], forward((begun, local)))
     totals = way(combine, last[1], last[0], reverse=False)
 
-    @jax.jit  # one function of the program for all parts of a state
+    @jax.jit  # one function for all parts of a state
     def of_items(x: jax.Array) -> jax.Array:
         """Returns the prefix before each item's block; ones before the first."""
         before = jax.lax.pad(x, jnp.ones((), x.dtype), [(1, 0, 0), *[(0, 0, 0)] * (x.ndim - 1)])
@@ -253,7 +247,7 @@ def _with_prefixes(
 
 
 def or_ones(condition: jax.Array, states: Pytree) -> Any:
-    """Returns states where a condition holds, else ones: zero times an infinite unused derivative would be NaN."""
+    """Returns states where a condition holds, else ones: zero times an infinite derivative would be NaN."""
     return select(condition, states, jax.tree.map(jnp.ones_like, states))
 
 
@@ -267,19 +261,19 @@ def _length(tree: Pytree) -> int:
 
 
 def _cut(items: Pytree, length: int) -> tuple[Any, Any]:
-    """Returns whole blocks, `[blocks, length, ...]`, and the items after the last block."""
+    """Returns whole blocks, `[blocks, length, ...]`, and the remaining items."""
     blocks = _length(items) // length
     whole = jax.tree.map(lambda x: x[: blocks * length].reshape(blocks, length, *x.shape[1:]), items)
     return whole, jax.tree.map(lambda x: x[blocks * length :], items)
 
 
 def _joined(a: Pytree, b: Pytree) -> Any:
-    """Concatenates arrays, if the second one has items."""
+    """Concatenates arrays, of which the second may be empty."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), a, b) if _length(b) else a
 
 
 def _first(join: Combine, items: Pytree) -> Any:
-    """Returns the first value of a loop over some items: under shard_map it varies as all later ones do."""
+    """Returns a loop's first value, which varies as later ones under shard_map."""
     first = jax.tree.map(lambda x: x[0], items)
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return first
@@ -288,7 +282,7 @@ def _first(join: Combine, items: Pytree) -> Any:
 
 
 def _is_small(combine: Combine, states: Pytree) -> bool:
-    """Whether XLA compiles a loop by the operator as one function on a CPU, judged by its primitives."""
+    """Whether a CPU's XLA compiles a loop by the operator as one function, judged by its primitives."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), states)
     return not _calls(jax.make_jaxpr(combine)(one, one).jaxpr)
 

@@ -1,4 +1,4 @@
-"""`Combination`: the operator of a reduction or scan and its settings, checked once for all layers below."""
+"""The operator of a reduction or scan and its settings, checked once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jax_mgpu._src.mesh import devices_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Combination:
-    """How a public function combines items, by the names of its arguments."""
+    """How a public function combines items, by its arguments' names."""
 
     name: str
     op: OperatorTree | PairFunction
@@ -46,7 +46,7 @@ class Combination:
     def mapped(
         self, x: Pytree, count: Count, argument: str = "x", inside: Callable[[jax.Array], jax.Array] | None = None
     ) -> tuple[Any, Load | None]:
-        """Returns the items that are combined, and how they are loaded; see `transform.mapped`."""
+        """Returns the items to combine, and how they are loaded; see `transform.mapped`."""
         return mapped(self.name, self.map, x, count, argument, self.axis_name, inside)
 
     def parts(
@@ -59,9 +59,9 @@ class Combination:
         scanned: bool = False,
         made: bool = True,
     ) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """Returns the operator or the leaves of x, the items, their number, and the function that restores the tree.
+        """Returns operator or leaves, the items, their number, and the function that restores the tree.
 
-        A function gives an operator, names give leaves. The options are those of `custom` and `named_leaves`.
+        A function gives an operator, names give leaves. Options are those of `custom` and `named_leaves`.
         """
         if callable(self.op):
             given: dict[str, Any] = {"argument": argument, "commutative": self.commutative, "initial": initial}

@@ -1,10 +1,9 @@
 """Sorts by a comparator in plain JAX.
 
-A traced comparator is taken apart. Values that depend on one of its two items become columns of the sort, computed once
-per item instead of once per comparison. Values that depend on both are left for the comparisons. If these only compare
-columns, one after the other, the order is that of a tuple of keys, which has its own kernels. Otherwise they are
-written for scalars, as XLA's sort requires of its comparators. Comparators that cannot be written so, such as those
-with a loop over both items or with many columns, are sorted by merging: all items of a run search the other run at
+Values that depend on one of the comparator's two items become columns, computed once per item; values that depend on
+both are left for the comparisons. If these only compare columns one after the other, the order is that of a tuple of
+keys, for which there are kernels. Otherwise they are written for scalars, as the comparator of XLA's sort. What cannot
+be written so, such as a loop over both items, is sorted by merges, in which all items of a run search the other run at
 once.
 """
 
@@ -61,10 +60,10 @@ from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, a bitmap
-# The most columns for XLA's sort, which moves all of them, whereas merges move indices. On an H200, 2^20 items of 30
-# columns take 9 ms in XLA's sort and 21 ms in merges. On a CPU, 2^20 items of 4 columns take 0.7 s in XLA's sort and
-# 0.5 s in merges, and 2^16 items 36 ms and 43 ms.
+FIRST, SECOND, BOTH = 1, 2, 3  # the items on which a value depends, a bitmap
+# XLA's sort moves all columns, whereas merges move indices. On an H200, 2^20 items of 30 columns take 9 ms in XLA's
+# sort and 21 ms in merges. On a CPU, 2^20 items of 4 columns take 0.7 s in XLA's sort and 0.5 s in merges, and 2^16
+# items 36 ms and 43 ms.
 MAX_SORTED = 32
 MAX_SORTED_ON_CPU = 4
 
@@ -72,10 +71,10 @@ MAX_SORTED_ON_CPU = 4
 def plain_sort_indices(
     less: Callable[..., Any], leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Returns the stable order of items within segments, as indices.
+    """Returns the stable order within segments, as indices.
 
     Args:
-      less: whether the first of two items comes first, by the leaves of both.
+      less: whether the first item comes first, by the leaves of both.
       leaves: `[n, ...]`.
       heads: as in `Sort`.
       flags: as in `Sort`.
@@ -86,7 +85,7 @@ def plain_sort_indices(
         return jnp.arange(n, dtype=index_dtype("sort", "keys", n))
     leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
     leaves = [vary_as(leaf, *leaves, heads, flags, count) for leaf in leaves]
-    item: list[Any] = [leaf[0] for leaf in leaves]  # under shard_map, types tell what varies over the mesh
+    item: list[Any] = [leaf[0] for leaf in leaves]  # under shard_map, types tell what varies
     if jax.sharding.get_abstract_mesh().explicit_axes:
         item = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in item]
     with free_of_explicit_axes():
@@ -105,7 +104,7 @@ def plain_sort_indices(
 
 
 def compares_keys(closed: ClosedJaxpr, leaves: int) -> bool:
-    """Whether a traced comparator compares keys, so that a sort of columns can replace it."""
+    """Whether a comparator compares keys, so that a sort of columns can replace it."""
     try:
         return _Comparison(closed, leaves).as_keys() is not None
     except Unsupported:
@@ -113,7 +112,7 @@ def compares_keys(closed: ClosedJaxpr, leaves: int) -> bool:
 
 
 def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
-    """Returns the comparator's result for each pair, by the leaves of both."""
+    """Returns the comparator's result for each pair."""
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         result: jax.Array = jax.vmap(less)(*a, *b)
         return result
@@ -131,7 +130,7 @@ def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[ja
 def _indices_by_parts(
     closed: ClosedJaxpr, leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """`plain_sort_indices` for a traced comparator that can be taken apart."""
+    """`plain_sort_indices` by a comparator that is taken apart."""
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
     with free_of_explicit_axes():
@@ -139,7 +138,7 @@ def _indices_by_parts(
         keys = comparison.as_keys()
         is_segmented = bool(heads.size or flags.size or count.size)
         program = comparison.program(dtype, segmented=is_segmented) if keys is None else None
-    if count.size:  # copies of the first item replace the items past the count, so the comparator gets live items only
+    if count.size:  # copies of the first item replace items past the count: the comparator gets live items
         live = live_mask(n, count)
         leaves = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[:1]) for leaf in leaves]
     columns = comparison.columns_of(leaves)
@@ -164,11 +163,11 @@ def _indices_by_parts(
 def _merge_sort_indices(
     less: Callable[..., Any], leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """`plain_sort_indices` for any comparator, which XLA maps over all items at once.
+    """`plain_sort_indices` for any comparator, which XLA maps over all items.
 
-    Runs double in each round. For each item of a first run, a binary search counts the items of the second run that
-    come before it. The items of the second run fill the remaining places. So each item has its own place, whatever the
-    comparator returns. That takes O(n log^2 n) comparisons, n / 2 at a time.
+    Runs double in each round. Binary searches count, for each item of a first run, the items of the second run before
+    it; the second run's items fill the remaining places. So each item has its own place, whatever the comparator
+    returns. That takes O(n log^2 n) comparisons, n / 2 at a time.
     """
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
@@ -179,17 +178,17 @@ def _merge_sort_indices(
     half = places[: 1 << (rounds - 1)]
 
     def taken(items: jax.Array) -> list[jax.Array]:
-        """Returns the leaves of items and their segments. The first item stands in for the padding of the last run."""
+        """Returns items' leaves and segments; the first item stands in for padding of the last run."""
         inside = jnp.where(items < n, items, 0)
         return [*(leaf[inside] for leaf in leaves), *([] if segments is None else [segments[inside]])]
 
     def comes_before(a: jax.Array, b: jax.Array, a_taken: Sequence[jax.Array], b_taken: Sequence[jax.Array]) -> Any:
-        # Places past the end pad the last run. They come last, in their order.
+        # Places past the end pad the last run, and come last, in order.
         both, by_segment = (a < n) & (b < n), jnp.zeros(a.shape, bool)
         if segments is not None:
             (*a_taken, a_of), (*b_taken, b_of) = a_taken, b_taken
             by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
-        # Items of different segments are not compared. Each item past the count is its own segment.
+        # Items of different segments are not compared; each item past the count is a segment.
         pair = [
             jnp.where(both.reshape(-1, *[1] * (x.ndim - 1)), x, leaf[:1])
             for taken in (a_taken, b_taken)
@@ -201,7 +200,7 @@ def _merge_sort_indices(
         width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
 
         def in_first(item: jax.Array) -> jax.Array:
-            """Returns the place of an item of the first runs; its partner in the second run is one run further on."""
+            """Returns the place of an item of the first runs; its partner is one run further on."""
             return 2 * item - (item & (width - 1))
 
         begin = 2 * (half & ~(width - 1))
@@ -218,7 +217,7 @@ def _merge_sort_indices(
 
         none = vary_as(jnp.zeros_like(half), half)
         before, _ = fori_loop(0, round + 1, narrow, (none, none + width))
-        # If the comparator is no strict weak order, a later item may have a smaller count: the maximum mends that.
+        # With an inconsistent comparator, a later item may have a smaller count: the maximum mends that.
         before = scan(begin + before, "max") + (half & (width - 1))
         is_first = jnp.zeros(places.shape, bool).at[before].set(True, unique_indices=True, mode="promise_in_bounds")
         firsts = scan(is_first.astype(dtype))
@@ -235,10 +234,9 @@ class _Value:
     """A value of a comparator.
 
     Args:
-      aval: its shape and dtype.
-      origin: the items that it depends on: 0, `FIRST`, `SECOND` or `BOTH`.
-      number: an id of the value; equal for the same function of the first and of the second item.
-      constant: its value, if that is known.
+      origin: the items on which it depends: 0, `FIRST`, `SECOND` or `BOTH`.
+      number: an id, equal for one function of the first and of the second item.
+      constant: its value, if known.
     """
 
     aval: Any
@@ -251,7 +249,7 @@ class _Value:
 class _Step:
     """An equation over `_Value`s, without subprograms."""
 
-    jaxpr: Any  # the jaxpr that contains it
+    jaxpr: Any  # its jaxpr
     equation: Any
     inputs: tuple[_Value, ...]
     outputs: tuple[_Value, ...]
@@ -262,7 +260,7 @@ class _Step:
 
 
 class _Comparison:
-    """A comparator as steps for an item, steps for a pair, and the columns that pass from items to pairs."""
+    """A comparator: steps for an item, steps for a pair, and columns from items to pairs."""
 
     def __init__(self, closed: ClosedJaxpr, leaves: int):
         self.captured: dict[Any, Any] = {}
@@ -274,7 +272,7 @@ class _Comparison:
         self.leaves = items[:leaves]
         (self.result,) = self._walk(closed.jaxpr, [self._of_capture(const) for const in closed.consts], items)
         passed = [x for step in self.pair_steps for x in step.inputs] + [self.result]
-        # The key is the value's number, so one column serves both items.
+        # Keyed by number, so that one column serves both items.
         self.passed = {x.number: x for x in passed if x.origin != BOTH and x.constant is None}
         for value in self.passed.values():
             _expect_scalars(value.aval)
@@ -326,7 +324,7 @@ class _Comparison:
         return [dataclasses.replace(x, origin=origin) for x in self._numbers[key]]
 
     def columns_of(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        """Returns the columns of all items. Bools become bytes: XLA's CPU sort crashes if it only moves a bool."""
+        """Returns the columns of all items. Bools become bytes, because XLA's CPU sort crashes if it moves a bool."""
 
         def passed(item: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
             values = {x.number: leaf for x, leaf in zip(self.leaves, item, strict=True)}
@@ -340,7 +338,7 @@ class _Comparison:
                 values.update((x.number, result) for x, result in zip(step.outputs, results, strict=True))
             return [values[number] for number in self.passed]
 
-        # Values that a comparator captured are arguments, as is everything with a sharding.
+        # Captured values are arguments, as is everything with a sharding.
         of_all = automatic_batches(jax.vmap(passed, in_axes=(0, None)))
         columns = []
         for x in of_all(list(leaves), list(self.captured.values())):
@@ -349,7 +347,7 @@ class _Comparison:
         return columns
 
     def compared(self, scalars: _Scalars, first: Sequence[Any], second: Sequence[Any]) -> Any:
-        """Returns the result for a pair, by the columns of both items."""
+        """Returns a pair's result, by the columns of both items."""
         values: dict[Any, np.ndarray] = {}
         for origin, given in ((FIRST, first), (SECOND, second)):
             for number, value in self.passed.items():
@@ -366,7 +364,7 @@ class _Comparison:
         return read(self.result).item()
 
     def as_keys(self) -> list[tuple[int, bool]] | None:
-        """Returns the compared columns, in order, and whether each is descending; None for any other order."""
+        """Returns the compared columns and whether each is descending; None for other orders."""
         count = len(self.scalars)
         if not 0 < count <= MAX_COLUMNS or self.result.origin != BOTH:
             return None
@@ -388,21 +386,21 @@ class _Comparison:
         return keys or None
 
     def program(self, position_dtype: DTypeLike, *, segmented: bool) -> Keyed:
-        """Returns a sort's comparator, of the segments, columns and positions of two items."""
+        """Returns a sort's comparator of segments, columns and positions."""
         position = jax.ShapeDtypeStruct((), position_dtype)
         dtypes = [self.passed[number].aval.dtype for number, _ in self.scalars]
         columns = [jax.ShapeDtypeStruct((), jnp.uint8 if dtype == jnp.bool_ else dtype) for dtype in dtypes]
         segment = [position] * segmented
 
         def precedes(*both: jax.Array) -> Any:
-            (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]  # the positions are carried along
+            (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]  # the positions are moved along
             items = ([x.astype(d) for x, d in zip(y[len(segment) :], dtypes, strict=True)] for y in (a, b))
             by_less = jnp.asarray(self.compared(_Scalars(), *items))
             return (a[0] < b[0]) | ((a[0] == b[0]) & by_less) if segmented else by_less
 
         item = [*segment, *columns, position]
         closed = jax.make_jaxpr(precedes)(*item, *item)
-        return Keyed(_structural_key(closed), closed)  # for jit, programs with equal keys are equal
+        return Keyed(_structural_key(closed), closed)  # programs with equal keys are equal for jit
 
 
 def _known(aval: Aval, value: np.ndarray) -> _Value:
@@ -414,7 +412,7 @@ def _of_literal(literal: Any) -> np.ndarray:
 
 
 def _structural_key(x: Any) -> Any:
-    """Returns a value that is equal for parameters of equations, or jaxprs, with the same meaning."""
+    """Returns a value that is equal for jaxprs or parameters of one meaning."""
     if hasattr(x, "eqns"):
         jaxpr = getattr(x, "jaxpr", x)
         numbers = itertools.count()
@@ -441,7 +439,7 @@ def _structural_key(x: Any) -> Any:
 
 
 def _taken_apart(value: Any) -> np.ndarray:
-    """Returns the scalars of an array, which keep their dtype."""
+    """Returns an array's scalars, which keep their dtype."""
     scalars = np.empty(value.shape, object)
     for index in np.ndindex(*value.shape):
         scalars[index] = value[index]
@@ -463,7 +461,7 @@ ALIKE = frozenset(FUNCTIONS) | {
 
 
 class _Scalars:
-    """Equations over arrays whose elements are traced, one by one."""
+    """Equations over arrays whose elements are traced one by one."""
 
     def equation(self, equation: JaxprEqn, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Returns the results of an equation."""
@@ -494,7 +492,7 @@ class _Scalars:
         return equation.primitive.bind(*scalars, **equation.params)
 
     def two(self, function: str, a: Any, b: Any) -> Any:
-        """Combines two elements by the function of a reduction."""
+        """Combines two elements by a reduction's function."""
         return getattr(jax.lax, BITWISE.get(function, function))(a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
@@ -515,7 +513,7 @@ class _Scalars:
         return results
 
     def _branches(self, branches: Sequence[Any], which: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Evaluates all branches and chooses one: none of them fails or takes long."""
+        """Evaluates all branches, which neither fail nor take long, and chooses one."""
         cases = [self._jaxpr(branch.jaxpr, branch.consts, arguments) for branch in branches]
         results = []
         for values in zip(*cases, strict=True):
@@ -539,20 +537,20 @@ class _Scalars:
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """Stands for a column of one of the two items; `columns` is the number of columns of an item."""
+    """A column of one item; `columns` is the number of an item's columns."""
 
     origin: int
     column: int
     columns: int
 
 
-# The results of a comparison if the first item's column is less, equal and greater.
+# Results if the first item's column is less, equal, greater.
 OUTCOMES = {"lt": (1, 0, 0), "le": (1, 1, 0), "eq": (0, 1, 0), "ge": (0, 1, 1), "gt": (0, 0, 1), "ne": (1, 0, 1)}
 LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "eq": np.equal, "ne": np.not_equal}
 
 
 class _Outcomes(_Scalars):
-    """Equations over outcomes of comparisons: bools with an axis per column, with entries for less, equal, greater."""
+    """Equations over outcomes: bools with an axis per column, whose entries are less, equal, greater."""
 
     def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
         """Returns one element, for all outcomes."""
@@ -582,7 +580,7 @@ class _Outcomes(_Scalars):
         return LOGIC[function.rstrip("_")](a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
-        """Raises an error: the branch depends on a number, and outcomes of comparisons are bools."""
+        """Raises: the branch depends on a number, but outcomes are bools."""
         raise Unsupported("cond by columns")
 
 
@@ -592,7 +590,7 @@ _SORT = Primitive("comparator_sort")
 
 
 def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array:
-    """Sorts all operands stably, along their last axis, and returns the last operand."""
+    """Sorts stably along the last axis; returns the last operand sorted."""
     result: jax.Array = _SORT.bind(*reconcile_vma(operands), program=program)
     return result
 
@@ -639,7 +637,7 @@ _lower_merges = mlir.lower_fun(_merged, multiple_results=True)
 
 
 def _lower(ctx: LoweringContext, *operands: ir.Value[Any], program: Keyed) -> Any:
-    # A sine in a sort's comparator crashes XLA when it compiles for a GPU.
+    # A sine in a sort's comparator crashes XLA for GPUs.
     is_costly = any(equation.primitive.name in COSTLY for equation in program.value.jaxpr.eqns)
     return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
 

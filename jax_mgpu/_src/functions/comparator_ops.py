@@ -1,10 +1,8 @@
-"""Sorts by a caller's comparator, a Python function of two items that says whether the first comes first.
+"""Sorts by a caller's comparator, a function of two items that says whether the first comes first.
 
-The comparator is traced once, on two items, and written as data for the kernels, like the operators of
-custom_operator.py. On other platforms, and if it cannot be compiled, plain JAX sorts (comparator.py).
-
-A sort gives a permutation, through which derivatives flow. Operations on two inputs work on ranks: each item of both
-gets an integer rank in the order, equal items the same one, and the operation's own kernels do the rest.
+It is traced once on two items, and written as data for the kernels, like operators (custom_operator.py). Other
+platforms, and comparators that cannot be compiled, have plain JAX (comparator.py). Derivatives flow through the
+permutation. Operations on two inputs work on ranks: each item gets an integer in the order of all, equal ones the same.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ from jax_mgpu._src.functions.emit import Unsupported, emit_order
 
 @dataclasses.dataclass(frozen=True)
 class Items:
-    """Keys of any structure, and the comparator of two of them.
+    """Keys of any structure, and their comparator.
 
     Args:
       leaves: `[n, ...]`; random keys are rows of words.
-      restore: makes keys of the caller's structure from such leaves.
-      less: whether the first of two items comes first, by the leaves of both.
+      restore: makes the caller's keys from leaves.
+      less: whether the first item comes first, by the leaves of both.
     """
 
     leaves: tuple[jax.Array, ...]
@@ -92,13 +90,13 @@ def expect_items(
     return items
 
 
-Places = tuple[jax.Array, jax.Array, jax.Array]  # the operands heads, flags and count of a sort
+Places = tuple[jax.Array, jax.Array, jax.Array]  # heads, flags and count of a sort
 NO_PLACES: Places = (ABSENT, ABSENT, ABSENT)
 
 
 @dataclasses.dataclass(frozen=True)
 class SortByLess:
-    """A sort by a comparator, its arguments checked once for all layers below."""
+    """A sort by a comparator, checked once."""
 
     operation: str
     items: Items
@@ -115,7 +113,7 @@ class SortByLess:
         heads: jax.Array = ABSENT,
         flags: jax.Array = ABSENT,
     ) -> SortByLess:
-        """Returns a sort from the arguments of a public function; heads or flags say where segments start."""
+        """Checks a public function's arguments; heads or flags say where segments start."""
         items = expect_items(operation, "keys", keys, less, descending)
         return cls(operation, items, (heads, flags, count_operand(operation, "count", count, items.n)))
 
@@ -128,11 +126,11 @@ class SortByLess:
         return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
 
     def indices(self) -> tuple[Any, jax.Array]:
-        """Returns the sorted keys, and the position that each came from."""
+        """Returns the sorted keys, and their former positions."""
         return self._sorted(with_indices=True)
 
     def _sorted(self, *, with_indices: bool) -> tuple[Any, Any]:
-        """Returns sorted keys, with their indices on request or if they come at no cost."""
+        """Returns sorted keys, with indices on request or at no cost."""
         items, order = self.items, _order(self.operation, self.items)
         if order is None:
             indices = plain_sort_indices(items.less, items.leaves, *self.places)
@@ -149,18 +147,17 @@ class SortByLess:
 
 
 WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32, 16: jnp.uint32}
-FEW_BYTES = 8  # keys this small are sorted by these kernels on a GPU even if a sort of columns would do
+FEW_BYTES = 8  # on a GPU, these kernels sort so small keys even if a sort of columns would do
 
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """An order written for kernels, without the values that it captured.
+    """An order written for kernels, without captured values.
 
     Args:
-      data: its lines, which the call carries.
+      data: the lines that the call carries.
       item: the leaves of a key.
-      jaxpr: the comparator.
-      consts: the comparator's constants, or references to the captured operands.
+      consts: its constants, or references to captured operands.
     """
 
     data: str
@@ -170,10 +167,10 @@ class _Order:
 
 
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Writes an order for kernels; returns it with its captured values, or None if kernels cannot or should not run it.
+    """Writes an order for kernels; returns it with its captured values, or None if kernels do not run it.
 
-    Kernels cannot run it if there are no items, if the CUDA kernels are not installed, or if the function is not
-    supported. They should not if keys are wide and a sort of columns gives the same order, because that is faster.
+    There may be no items or no CUDA kernels, or the function is not supported. A sort of columns in the same order is
+    faster for wide keys.
     """
     if items.n == 0 or not custom_operator.has_kernels():
         return None
@@ -189,14 +186,13 @@ def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
 def _sort_words(
     order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any], payload: Payload
 ) -> Sequence[jax.Array]:
-    """Returns sorted words, with indices on request, by the kernels."""
     words = _to_words(leaves, _word_bytes(order.value.item))
     primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
     return primitive.run([words, *places, *map(jnp.asarray, captures)], order=order, payload=payload)
 
 
 def _sort_positions(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> jax.Array:
-    """Returns sorted indices of items that do not fit a word, by the kernels."""
+    """Returns sorted indices of items that do not fit a word."""
     plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
     ranks = tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures)
     return _position_operation(*ranks).run([*plain, *places, *map(jnp.asarray, captures)], order=order)[0]
@@ -204,7 +200,7 @@ def _sort_positions(order: Keyed, leaves: Sequence[jax.Array], places: Places, c
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sort_keys(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> list[jax.Array]:
-    """Returns sorted keys. Only their derivatives need the indices."""
+    """Returns sorted keys; only their derivatives need indices."""
     return _of_words(_sort_words(order, leaves, places, captures, Payload.NONE)[0], order.value.item)
 
 
@@ -226,18 +222,18 @@ def _fits_a_word(item: Sequence[Any]) -> bool:
 
 
 def _word_bytes(item: Sequence[Any]) -> int:
-    """Returns the bytes of the narrowest word that holds an item."""
+    """Returns the bytes of the narrowest word for an item."""
     size = sum(map(_item_bytes, item))
     return next(width for width in WORDS if width >= size)
 
 
 def _in_words(item: Sequence[Any]) -> list[int]:
-    """Returns the leaves of an item in the order of the kernels' struct: wide elements come first."""
+    """Returns leaves in the order of the kernels' struct, wide elements first."""
     return sorted(range(len(item)), key=lambda leaf: -jnp.dtype(item[leaf].dtype).itemsize)
 
 
 def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
-    """Returns items as words, `[n]`, or `[n, 2]` and `[n, 4]` for 8 and 16 bytes. The bytes after an item are zero."""
+    """Returns words, `[n]`, or `[n, 2]` and `[n, 4]` for 8 and 16 bytes. The bytes after an item are zero."""
     n, word = leaves[0].shape[0], jnp.dtype(WORDS[width])
     parts = [leaf.astype(jnp.uint8) if leaf.dtype == jnp.bool_ else leaf for leaf in leaves]
     parts = [parts[leaf].reshape(n, -1) for leaf in _in_words(parts)]
@@ -255,7 +251,7 @@ def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
 
 
 def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
-    """Returns the leaves of items from their words."""
+    """Returns items' leaves from their words."""
     n, width = words.shape[0], words.dtype.itemsize
     columns = words.reshape(n, -1)
     data = jax.lax.bitcast_convert_type(columns, jnp.uint8).reshape(n, -1)
@@ -272,12 +268,12 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 
 
 def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Writes an order for kernels; returns it with its captured values, or None if a sort of columns is faster."""
+    """Writes an order for kernels; returns None if a sort of columns is faster."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
     if is_wide and compares_keys(closed, len(items.item)):
-        return None  # a sort of columns takes O(n), and moves only the columns that are compared
+        return None  # a sort of columns is O(n), and moves only compared columns
     written = emit_order(closed, items.item)
     consts = tuple(custom_operator._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, custom_operator._Captured))
@@ -287,7 +283,7 @@ def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
 
 
 class _OrderOperation(CompiledOperation):
-    """A sort by an order. Its operands are the keys in some form, segments, a count, and captured values."""
+    """A sort by an order. Operands are keys in some form, segments, a count, and captured values."""
 
     def __init__(self, name: str, keys: Mapping[str, int], capture_ranks: Sequence[int], **description: Any):
         self.given = len(keys) + 3
@@ -303,7 +299,7 @@ class _OrderOperation(CompiledOperation):
             streamed=tuple(keys),
             **description,
         )
-        self.def_linear()  # derivatives are taken through the indices
+        self.def_linear()  # derivatives go through indices
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Replaces the `Keyed` order by its lines."""
@@ -311,7 +307,7 @@ class _OrderOperation(CompiledOperation):
         return {**own, "captures": self.captures, "function": attributes["order"].value.data}
 
     def _plain_indices(self, order: Keyed, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
-        """Returns the sorted indices of items in plain JAX, by their leaves."""
+        """Returns sorted indices in plain JAX."""
         compiled = order.value
         consts = custom_operator._filled(compiled.consts, operands[self.given :])
 
@@ -322,7 +318,7 @@ class _OrderOperation(CompiledOperation):
 
 
 class LessOperation(_OrderOperation):
-    """A sort of keys that are words."""
+    """A sort of words."""
 
     def __init__(self, word_rank: int, capture_ranks: Sequence[int]):
         self.word_rank = word_rank
@@ -357,7 +353,7 @@ _operation = functools.cache(LessOperation)
 
 
 class LessIndexOperation(_OrderOperation):
-    """A sort of the positions of items of any size, which stay in the arrays of their leaves."""
+    """A sort of positions of items, which stay in their leaves' arrays."""
 
     def __init__(self, leaf_ranks: Sequence[int], capture_ranks: Sequence[int]):
         self.leaves = len(leaf_ranks)
@@ -372,7 +368,7 @@ class LessIndexOperation(_OrderOperation):
         )
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program should run plain JAX: kernels number the items of a batch in 32 bits."""
+        """Whether to run plain JAX: kernels number a batch's items in 32 bits."""
         items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
         if items >= 2**32:
             warn_once("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
@@ -405,12 +401,10 @@ _position_operation = functools.cache(LessIndexOperation)
 
 @dataclasses.dataclass(frozen=True)
 class RankedPair:
-    """Two inputs, as ranks of their items in the order of all items.
+    """Two inputs as ranks in the order of all items.
 
     Args:
-      a: the leaves of the first input.
-      b: the leaves of the second input.
-      ranks: integers for each input; equal items have equal ranks. Ranks past a count have no meaning.
+      ranks: integers for each input, equal for equal items. Past a count they have no meaning.
       restore: makes the caller's keys from leaves.
     """
 
@@ -420,7 +414,7 @@ class RankedPair:
     restore: Callable[[Sequence[jax.Array]], Any]
 
     def move(self, run: Callable[..., Any], a_values: Pytree, b_values: Pytree, **given: Any) -> Any:
-        """Runs an operation on the ranks, which moves the keys along with the values."""
+        """Runs an operation on ranks, which moves keys and values along."""
         return run(*self.ranks, (self.a, a_values), (self.b, b_values), **given)
 
 
@@ -435,10 +429,9 @@ def ranked_pair(
     names: tuple[str, str] = ("a", "b"),
     descending: Directions = False,
 ) -> RankedPair:
-    """Returns two inputs with a comparator, checked, as ranks.
+    """Checks two inputs with a comparator; returns them as ranks.
 
-    One sort of all items and one comparison of neighbours give the ranks: an item has a higher rank than the previous
-    item if the comparator says that the previous one comes first.
+    One sort of all items and one comparison of neighbours give the ranks.
     """
     first = expect_items(operation, names[0], a, less, descending)
     second = expect_items(operation, names[1], b, less, descending)
@@ -456,7 +449,7 @@ def ranked_pair(
         count_operand(operation, f"{name}_count", count, one.n)
         for name, count, one in zip(names, (a_count, b_count), (first, second), strict=True)
     ]
-    if counts[0].size or counts[1].size:  # the first live item replaces each item past a count
+    if counts[0].size or counts[1].size:  # the first live item replaces items past a count
         live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
         at = jnp.argmax(live)
         both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, take_or_fill(leaf, at)) for leaf in both]

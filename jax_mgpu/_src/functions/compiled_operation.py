@@ -1,4 +1,4 @@
-"""Operations that CUDA compiles at run time from a function that is written as lines (emit/)."""
+"""Operations that CUDA compiles at run time from a function written as lines (emit/)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions.emit import Layout
 
-# A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
+# Rows of so many bytes have their own tiles in scans; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
 class WrittenOperator:
-    """An operator as data, and what the handlers need to know of it.
+    """An operator as data, and what the handlers need.
 
     Args:
-      data: the lines of its functions, which the call carries.
+      data: the lines of its functions.
       element: the layout of an item in memory.
-      results: the leaves of one result.
       largest_bytes: as in `OperatorData`.
-      state_bytes: the size of a state of the kernels.
+      state_bytes: the size of a kernel's state.
     """
 
     data: str
@@ -40,7 +39,7 @@ class WrittenOperator:
     def call_attributes(
         self, leaves: Sequence[Any], has_heads: bool, captures: int, batch_rank: int, own: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns the attributes of a call of the handlers. `own` are those of the operation, without the operator."""
+        """Returns the handlers' attributes; `own` are the operation's."""
         widths = [self.element.leaf_bytes(leaf) for leaf in range(len(leaves))]
         own = dict(own)
         if "reverse" in own:
@@ -63,14 +62,13 @@ class WrittenOperator:
 
 
 class CompiledOperation(Operation):
-    """An operation that CUDA compiles from a caller's function: its operands, in order, include captured values.
+    """An operation that CUDA compiles from a caller's function.
 
     Args:
-      name: see `Operation`.
-      what: what the functions are, for a warning.
-      first_captured: the place of the first captured operand.
-      captures: the number of captured operands.
-      description: see `Operation`. The rules take `*operands`, because their number varies.
+      what: the functions in words, for a warning.
+      first_captured: the place of the first captured value among operands.
+      captures: the number of captured values.
+      Rules take `*operands`, because their number varies.
     """
 
     def __init__(self, name: str, what: str, first_captured: int, captures: int, **description: Any):
@@ -81,7 +79,7 @@ class CompiledOperation(Operation):
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""
         if devices > 1 and self.captures:
-            return True  # each device has its own rows, but not its own part of captured values
+            return True  # each device has its rows, but not its part of captured values
         problem = library.compiler_problem()
         if problem:
             warn_once(f"functions as {self.what} run in plain JAX, which is slower: {problem}")
@@ -90,7 +88,7 @@ class CompiledOperation(Operation):
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         if all(axis is None for axis in axes[self.captured]):
             return super()._batch(operands, axes, **attributes)
-        # Captured values differ from problem to problem, so each problem has its own function, and runs in plain JAX.
+        # Captured values differ between problems, so each problem has its own function, in plain JAX.
         function: Callable[..., Any] = functools.partial(self.fallback, **attributes)
         own = [x.ndim - (axis is not None) - rank for x, axis, rank in zip(operands, axes, self.ranks, strict=True)]
         for _ in range(max(own)):

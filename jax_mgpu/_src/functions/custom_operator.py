@@ -1,9 +1,8 @@
 """Reductions and scans by a caller's function, in kernels that are compiled for it.
 
-The function is traced once, on one item, and written as lines of operations (emit/), which are an attribute of the
-call. The handler checks and compiles them when XLA loads the program; an exported program may be loaded in another
-process. Plain JAX serves functions that cannot be written this way, platforms other than CUDA, machines without NVRTC,
-and derivatives, except those that are recurrences (scan_tangents.py).
+The function is traced once on one item, and written as lines (emit/), an attribute of the call. The handler compiles
+them when XLA loads the program, perhaps in another process. Plain JAX serves other functions and platforms, machines
+without NVRTC, and derivatives that are no recurrences (scan_tangents.py).
 """
 
 from __future__ import annotations
@@ -58,32 +57,32 @@ from jax_mgpu._src.functions.operators import (
 from jax_mgpu._src.functions.scan_tangents import Partials, partials_of, scan_tangents
 from jax_mgpu._src.functions.transform import Load, map_leaves
 
-RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
+RULES = "custom_jvp", "custom_vjp"  # primitives with a caller's derivative rules begin so
 
-# If a function works element by element, each column of the items is scanned by itself. A kernel walks along the rows
-# if all leaves have one width, and a column's item has at most MAX_ROW_ITEM_BYTES. Otherwise the columns are a batch,
-# if an item has more than MOST_JOINT_SCALARS numbers.
+# A function of elements scans each column of the items by itself. A kernel walks along rows if all leaves have one
+# width, and a column's item has at most MAX_ROW_ITEM_BYTES. Otherwise, columns of items with more than
+# MOST_JOINT_SCALARS numbers are a batch.
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
-# Larger states of a segmented reduction do not fit a block's shared memory: then a scan computes the results.
+# Larger states of segmented reductions exceed a block's shared memory: then a scan computes the results.
 MAX_SEGMENT_BYTES = 72
-DIRECTIONS = "exclusive", "reverse", "total"  # the choices of a caller of a scan
+DIRECTIONS = "exclusive", "reverse", "total"  # choices in a scan
 
 
 @dataclasses.dataclass(frozen=True)
 class _Captured:
-    """A reference to an operand instead of a value."""
+    """An operand in place of a value."""
 
     index: int
 
 
 @dataclasses.dataclass(frozen=True)
 class _Traced:
-    """A traced function, without the values that it captured."""
+    """A traced function, without captured values."""
 
     jaxpr: Any
-    consts: tuple[Any, ...]  # values, or references to the captured operands
+    consts: tuple[Any, ...]  # values, or references to captured operands
 
     def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
         """Returns the function over lists of leaves."""
@@ -92,17 +91,16 @@ class _Traced:
 
 @dataclasses.dataclass(frozen=True)
 class _Function(WrittenOperator):
-    """A function as data, without the values that it captured.
+    """A function as data, without captured values.
 
     Args:
-      combine: the operator.
-      identity: the result over no items, if that can occur.
-      load: makes the operator's items from those in memory, if given.
-      kind: the built-in operator, if it is one.
-      position_dtype: the dtype of the positions that `load` takes.
+      identity: the result over no items, if it can occur.
+      load: makes items from those in memory.
+      kind: the built-in operator, or None.
+      position_dtype: of the positions that `load` takes.
       commutes: a promise that the operator commutes.
-      whole: the function that also gives the other results, if a scan writes only those in `kept`.
-      kept: the places of the results among those of `whole`.
+      whole: the function with all results, if a scan writes only those in `kept`.
+      kept: places among the results of `whole`.
     """
 
     combine: _Traced
@@ -116,7 +114,7 @@ class _Function(WrittenOperator):
 
     @functools.cached_property
     def partials(self) -> Partials | None:
-        """The partial derivatives of the operator, if its leaves are numbers that do not depend on each other."""
+        """Partial derivatives of an operator of independent numbers."""
         if self.kind is not None:
             return None
         leaves = self.results
@@ -125,11 +123,11 @@ class _Function(WrittenOperator):
 
     @property
     def largest_segment_bytes(self) -> int:
-        """The bytes per item that a thread of a segmented reduction has room for."""
+        """A thread's bytes per item in a segmented reduction."""
         return max(self.state_bytes, self.largest_bytes)
 
     def keeping(self, key: Keyed, kept: tuple[int, ...], *, reverse: int, exclusive: int) -> Keyed:
-        """Returns the function with these results only. It captures nothing, and its key is given."""
+        """Returns the function with these results; it captures nothing."""
         if self.whole is not None:
             kept = tuple(self.kept[i] for i in kept)
             whole: _Function = self.whole.value
@@ -208,7 +206,7 @@ class _Prepared:
 def reduce_by_function(
     operation: str, operator: Operator, x: Pytree, n: int, count: jax.Array, load: Load | None = None
 ) -> Any:
-    """Combines all items into a pytree like x without the leading axis. `load` makes x from items in memory."""
+    """Combines items into a pytree like x without the leading axis. `load` makes x from items in memory."""
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
     if prepared is None:
         return reduce_results(operator, x, n, count)
@@ -247,7 +245,7 @@ def _scan_columns(
     count: jax.Array,
     flags: Mapping[str, bool],
 ) -> Pytree:
-    """Returns the result of `scan_by_function` in each column of `[n, width]` leaves, without totals."""
+    """Scans each column of `[n, width]` leaves, without totals."""
     if _fit_rows(jax.tree.leaves(columns)):
         column = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((n,), leaf.dtype), columns)
         prepared = _prepare(operation, of_column, column, n, None, **_directions(flags))
@@ -263,13 +261,13 @@ def _scan_columns(
 
 
 def _fit_rows(leaves: Sequence[jax.Array]) -> bool:
-    """Whether the kernel that walks along rows takes numbers of these types as an item."""
+    """Whether the kernel that walks along rows takes these numbers as an item."""
     widths = {leaf.dtype.itemsize for leaf in leaves}
     return len(widths) == 1 and max(widths) <= 8 and len(leaves) * max(widths) <= MAX_ROW_ITEM_BYTES
 
 
 def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
-    """Returns the operator of one column, if the caller's function combines each column of large items by itself."""
+    """Returns one column's operator if the function combines columns of large items by themselves."""
     leaves, structure = flatten(x)
     shape = leaves[0].shape[1:]
     scalars = len(leaves) * math.prod(shape)
@@ -291,7 +289,7 @@ def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
 
 
 def _is_elementwise(jaxpr: Jaxpr, shape: tuple[int, ...]) -> bool:
-    """Whether a function of arrays of this shape, and of scalars, combines each of their elements by itself."""
+    """Whether a function of arrays of this shape, and of scalars, combines each element by itself."""
 
     def shapes(variables: Sequence[Any]) -> set[tuple[int, ...]]:
         return {var.aval.shape for var in variables}
@@ -343,13 +341,13 @@ def run_mapped(
     load: Load | None,
     **flags: bool,
 ) -> Sequence[Any] | None:
-    """Returns the results of a built-in operator over mapped items, or None if kernels that map do not serve it.
+    """Runs a built-in operator over mapped items; returns None if kernels do not map them.
 
     Only a scan has flags.
     """
     if load is None:
         return None
-    with jax.ensure_compile_time_eval():  # the identity of the operator is part of the function
+    with jax.ensure_compile_time_eval():  # the operator's identity is part of the function
         operator = builtin(kind, x.dtype)
     prepared = _prepare(operation, operator, x, x.shape[0], load, **_directions(flags))
     is_wide = prepared is not None and prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES
@@ -359,7 +357,7 @@ def run_mapped(
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
-    """Returns the attributes of a scan that are compiled into its function."""
+    """Returns the attributes that are compiled into a scan's function."""
     return {name: on for name, on in flags.items() if name in ("reverse", "exclusive")}
 
 
@@ -374,9 +372,9 @@ def _prepare(
     reverse: bool = False,
     exclusive: bool = False,
 ) -> _Prepared | None:
-    """Returns the function as kernels take it, or None if no kernels can run it.
+    """Returns the function as kernels take it, or None if none can run it.
 
-    `needs_nothing` says that a result over no items can occur, so that the kernels need the identity.
+    `needs_nothing`: a result over no items can occur, so kernels need the identity.
     """
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
@@ -395,7 +393,7 @@ def has_kernels() -> bool:
 
 
 def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
-    """Warns once that a function cannot be compiled, on a machine that compiles others."""
+    """Warns once that a function cannot be compiled on a machine that compiles others."""
     if jax.default_backend() == "gpu" and has_kernels():
         warn_once(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
 
@@ -433,7 +431,7 @@ def _written(
     written = emit_operator(
         closed, nothing=identity, reverse=reverse, exclusive=exclusive, commutes=operator.commutes, **given
     )
-    # An identity that the kernels do not need is only the value of empty segments, which plain JAX fills in.
+    # Kernels do not need this identity: it is the value of empty segments, which plain JAX fills in.
     known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
     traced = [
         None
@@ -464,7 +462,7 @@ def _written(
 
 
 def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
-    """Whether a jaxpr has primitives whose names begin with one of the prefixes."""
+    """Whether a jaxpr has primitives whose names begin so."""
     return any(
         equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
         for equation in jaxpr.eqns
@@ -472,7 +470,7 @@ def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
 
 
 def _rules(closed: ClosedJaxpr) -> Any:
-    """Returns a key that distinguishes functions with the same lines by their first and second derivatives."""
+    """Returns a key that tells functions of the same lines by first and second derivatives."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
@@ -483,7 +481,7 @@ def _rules(closed: ClosedJaxpr) -> Any:
             closed = jax.make_jaxpr(functools.partial(_gradient, closed))(
                 *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in variables)
             )
-        except (TypeError, ValueError, NotImplementedError):  # a loop, for instance, has no such derivative
+        except (TypeError, ValueError, NotImplementedError):  # a loop, for instance, has none
             break
         texts.append(_text(closed.jaxpr))
         texts += [np.asarray(const).tobytes() for const in closed.consts if not isinstance(const, jax.core.Tracer)]
@@ -491,12 +489,12 @@ def _rules(closed: ClosedJaxpr) -> Any:
 
 
 def _text(jaxpr: Jaxpr) -> str:
-    """Returns a jaxpr without the addresses of the rules that it names, which differ in each trace."""
+    """Returns a jaxpr without addresses of rules, which differ in each trace."""
     return re.sub("0x[0-9a-f]+", "", str(jaxpr))
 
 
 def _gradient(closed: ClosedJaxpr, *operands: jax.Array) -> Sequence[Any]:
-    """Returns the cotangents of a function's constants and arguments, for cotangents like its results."""
+    """Returns cotangents of constants and arguments."""
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
     consts = len(closed.jaxpr.constvars)
 
@@ -517,7 +515,7 @@ def _scalar(dtype: DTypeLike) -> Any:
 
 
 def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """Returns a caller's function, traced over the leaves of two items, and its arguments of `emit_operator`."""
+    """Traces a caller's function over two items' leaves; also returns its arguments of `emit_operator`."""
     assert operator.function is not None
     function = operator.function
 
@@ -531,7 +529,7 @@ def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[A
 def _traced_builtin(
     operator: Operator, item: Aval, position_dtype: DTypeLike
 ) -> tuple[Any, dict[str, Any], Sequence[Any]]:
-    """Returns a built-in operator, traced over its states, its arguments of `emit_operator`, and its results' types.
+    """Traces a built-in operator; also returns its arguments of `emit_operator`, and its results' types.
 
     States are made from an item and its position.
     """
@@ -558,7 +556,7 @@ def _traced_builtin(
 
 
 def _place(value: Any, captures: Sequence[Any]) -> Any:
-    """Returns a value as a NumPy array, which outlives its mesh, or the number of a captured operand."""
+    """Returns a NumPy array, which outlives its mesh, or the number of a captured operand."""
     for index, capture in enumerate(captures):
         if capture is value:
             return _Captured(index)
@@ -566,7 +564,7 @@ def _place(value: Any, captures: Sequence[Any]) -> Any:
 
 
 class FunctionOperation(CompiledOperation):
-    """An operation by a caller's function. Operands are the leaves of items, captured values, heads and a count."""
+    """An operation by a caller's function. Operands are items' leaves, captured values, heads and a count."""
 
     def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
         self.leaves, self.leaf_ranks = len(leaf_ranks), leaf_ranks
@@ -595,7 +593,7 @@ class FunctionOperation(CompiledOperation):
             def_unused(self.primitive, self._without_unused)
 
     def _without_unused(self, used: Sequence[bool], equation: JaxprEqn) -> JaxprEqn:
-        """Returns a scan that does not write the leaves of its results that a program does not use."""
+        """Returns a scan that does not write unused leaves."""
         attributes = dict(equation.params)
         leaves = len(attributes["function"].value.results)
         kept = tuple(i for i in range(leaves) if any(used[i::leaves]))
@@ -634,7 +632,7 @@ class FunctionOperation(CompiledOperation):
         return [*scanned, *results] if total else scanned
 
     def _plain(self, *operands: jax.Array, function: Keyed, width: int = 0, **flags: int) -> Sequence[Any]:
-        """Runs the operation in plain JAX. Only a scan has flags."""
+        """Runs plain JAX; only a scan has flags."""
         if width:
             scan_column = functools.partial(self._plain, function=function, **flags)
             of_column = [1] * self.leaves + [None] * (self.captures + 2)
@@ -682,7 +680,7 @@ class FunctionOperation(CompiledOperation):
         return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
 
     def _run_whole(self, operands: Sequence[Any], function: Keyed, **attributes: Any) -> list[Any]:
-        """Runs the operation in a form that JAX can differentiate: by a scan, if its derivative has kernels."""
+        """Runs what JAX can differentiate: a scan, if its derivative has kernels."""
         compiled, is_scan = function.value, "reverse" in attributes
         if compiled.whole is None and (is_scan or compiled.partials is None):
             return list(self.fallback(*operands, function=function, **attributes))
@@ -703,7 +701,7 @@ class FunctionOperation(CompiledOperation):
     def _scan_jvp(
         self, partials: Partials, primals: Operands, tangents: Sequence[Any], function: Keyed, width: int, **flags: int
     ) -> tuple[Any, Any]:
-        """Returns the results of a scan and their tangents, by recurrences."""
+        """Differentiates a scan by recurrences."""
         results = self.run(primals, function=function, width=width, **flags)
         compiled, operands = function.value, list(primals)
         captures, (heads, count) = operands[self.captured], operands[-2:]

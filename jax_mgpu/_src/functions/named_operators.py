@@ -1,7 +1,7 @@
-"""Operators by name over pytrees of rows: the arrays that kernels combine, their operators, and the results.
+"""Named operators over pytrees of rows: the arrays that kernels combine, their operators, and the results.
 
-For a kernel, a leaf `[n, ...]` is `[n]` or `[n, width]`, and each column is combined by itself. Some names, such as
-`"any"`, stand for another operator over converted items. Some, such as `"mean"`, also need the number of items.
+A leaf `[n, ...]` is `[n]` or `[n, width]` for a kernel, which combines each column by itself. Some names, such as
+`"any"`, stand for another operator over converted items; some, such as `"mean"`, need the number of items.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ SCANNED_NAMES = tuple(KINDS)
 
 
 class Grouping(abc.ABC):
-    """How items are grouped into results, and the reductions that compute operators which kernels lack.
+    """How items are grouped into results, and reductions for operators that kernels lack.
 
-    Subclasses group all items, segments or ids. Results have the leading axes `leading`; items may be rows.
+    Subclasses group all items, segments or ids. Results have the leading axes `leading`.
     """
 
     leading: tuple[int, ...]
@@ -71,28 +71,28 @@ class Grouping(abc.ABC):
 
     @abc.abstractmethod
     def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
-        """Returns the items `[n]`, or each column of the rows `[n, width]`, combined by the kernels."""
+        """Combines items `[n]`, or each column of `[n, width]`, by kernels."""
 
     def positions(self) -> jax.Array:
         """Returns the position of each item."""
         return jnp.arange(self.n, dtype=self.index_dtype)
 
     def counts(self, dtype: DTypeLike) -> jax.Array:
-        """Returns the number of items that each result combines."""
+        """Returns each result's number of items."""
         return self.combine(Kind.ADD, jnp.ones((self.n,), self.index_dtype)).astype(dtype)
 
     def places(self, last: bool) -> jax.Array:
-        """Returns the position of the first or last item of each result, -1 if there is none."""
+        """Returns each result's first or last position, -1 if there is none."""
         found = self.combine(Kind.MAX if last else Kind.MIN, self.positions())
         return jnp.maximum(found, -1) if last else jnp.where(found == jnp.iinfo(found.dtype).max, -1, found)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """Returns the rows of x at distinct positions; 0 at -1."""
+        """Returns rows at distinct positions; 0 at -1."""
         return take_or_fill(x, places, unique=True)
 
     @abc.abstractmethod
     def spread(self, results: jax.Array) -> jax.Array:
-        """Returns, for each item, the result of its group; 0 for items that belong to none."""
+        """Returns each item's group's result; 0 for items in none."""
 
     @abc.abstractmethod
     def median(self, x: jax.Array) -> jax.Array:
@@ -100,7 +100,7 @@ class Grouping(abc.ABC):
 
     @abc.abstractmethod
     def distinct(self, x: jax.Array) -> jax.Array:
-        """Returns the number of distinct items of `[n]` in each result."""
+        """Returns each result's number of distinct items."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,15 +108,15 @@ class Leaf:
     """One array of a pytree, and how it is combined.
 
     Args:
-      argument: its name in error messages.
-      x: the array that the kernels combine, `[n]` or `[n, width]`.
+      argument: its name in errors.
+      x: the array for kernels, `[n]` or `[n, width]`.
       kind: the kernels' operator.
-      wide: whether sums and products are wider than the items; means of 16-bit floats and narrow integers need this.
-      mean: whether sums are divided by the numbers of items.
+      wide: whether sums and products are wider than items, as means of 16-bit floats and narrow integers need.
+      mean: whether to divide sums by numbers of items.
       trailing: the shape of an item.
       dtype: the dtype of the results.
-      fill: the value of empty results: 0, or -1 for indices.
-      made: for operators that kernels lack: computes the results by the reductions of a `Grouping`.
+      fill: empty results: 0, or -1 for indices.
+      made: computes operators that kernels lack by the reductions of a `Grouping`.
       ddof: the number that a variance subtracts from the number of items.
     """
 
@@ -138,12 +138,12 @@ class Leaf:
 
     @property
     def converted(self) -> Leaf:
-        """The leaf with items converted to the type of the sums."""
+        """The leaf in the type of its sums."""
         return dataclasses.replace(self, x=self.x.astype(wide_dtype(self.x.dtype)), wide=False) if self.wide else self
 
     @property
     def is_empty(self) -> bool:
-        """Whether an item has no elements, so that there is nothing to combine."""
+        """Whether items have no elements."""
         return math.prod(self.trailing) == 0
 
     def reduced(self, grouping: Grouping) -> jax.Array:
@@ -156,14 +156,14 @@ class Leaf:
         return self.results(combined, grouping.leading, lambda: grouping.counts(combined.dtype))
 
     def results(self, combined: jax.Array, leading: tuple[int, ...], counts: Callable[[], jax.Array]) -> jax.Array:
-        """Returns the results, `[*leading, *trailing]`, from the kernels' output; `counts` are the items in each."""
+        """Returns results `[*leading, *trailing]` from the kernels' output; `counts` are numbers of items."""
         combined = combined.reshape(*leading, *self.trailing)
         if self.mean:
             combined = quotient(combined, counts())
         return combined.astype(self.dtype)
 
     def nothing(self, leading: tuple[int, ...]) -> jax.Array:
-        """Returns the results if an item has no elements."""
+        """Returns results of items without elements."""
         return jnp.zeros((*leading, *self.trailing), self.dtype)
 
 
@@ -171,15 +171,13 @@ class Leaf:
 
 
 def _result(leaf: Leaf, grouping: Grouping, values: jax.Array) -> jax.Array:
-    """Returns results of the leaf's shape and type."""
     return values.reshape(*grouping.leading, *leaf.trailing).astype(leaf.dtype)
 
 
 def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Returns the mean of squared differences from the mean, in two passes over the items minus their smallest.
+    """Averages squared differences from the mean, in two passes over items minus their smallest.
 
-    Without this subtraction, the rounding of the mean can exceed the differences of nearly equal items. Differences of
-    integers are exact.
+    Otherwise, rounding of the mean can exceed the differences of nearly equal items. Differences of integers are exact.
     """
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
@@ -198,12 +196,12 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Returns an array with one element per row, reshaped to the rank of `like`."""
+    """Reshapes one element per row to the rank of `like`."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
 
 
 def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Returns the root of the variance. Its derivative is 0 if the variance is 0."""
+    """Returns the variance's root, whose derivative is 0 where it is 0."""
     variance = _variance(dataclasses.replace(leaf, dtype=accumulator_dtype(leaf.dtype)), grouping)
     is_positive = variance > 0
     root = jnp.sqrt(jnp.where(is_positive, variance, 1))
@@ -211,7 +209,6 @@ def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _count(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Returns one number per result, whatever the rows are."""
     return grouping.counts(leaf.dtype)
 
 
@@ -221,7 +218,7 @@ def _end(leaf: Leaf, grouping: Grouping, last: bool) -> jax.Array:
 
 
 def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Returns a result of each column by itself."""
+    """Computes each column by itself."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     of_rows = of_column if leaf.x.ndim == 1 else jax.vmap(of_column, in_axes=1, out_axes=-1)
@@ -229,7 +226,7 @@ def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array],
 
 
 def _nan_mean(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Returns the mean of the items that are not NaN; NaN if there are none."""
+    """Returns the mean of items that are not NaN; NaN if there are none."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     counts = grouping.combine(Kind.ADD, (~jnp.isnan(leaf.x)).astype(grouping.index_dtype))
@@ -242,7 +239,7 @@ def _without_nan(x: jax.Array, instead: ArrayLike) -> jax.Array:
 
 
 def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Returns the extremum of the items that are not NaN; NaN if there are none."""
+    """Returns the extremum of items that are not NaN; NaN if there are none."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     found = grouping.combine(leaf.kind, _without_nan(leaf.x, jnp.inf if leaf.kind == Kind.MIN else -jnp.inf))
@@ -250,7 +247,7 @@ def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
     return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))
 
 
-# The functions that compute operators which kernels lack. Operators of any dtype do not read the items' values.
+# Operators that kernels lack. Those of any dtype do not read items' values.
 Make = Callable[[Leaf, Grouping], jax.Array]
 OF_ANY_DTYPE: dict[str, Make] = {
     "count": _count,
@@ -280,9 +277,9 @@ def over_devices(
     leading: Sequence[tuple[int, ...]],
     dtype: DTypeLike,
 ) -> list[jax.Array]:
-    """Returns a leaf's results over a mesh axis, with the given leading axes. `dtype` is that of numbers of items.
+    """Returns a leaf's results over a mesh axis, with these leading axes. `dtype` is that of numbers of items.
 
-    `run` combines an array `[n]` or `[n, width]` by an operator.
+    `run` combines `[n]` or `[n, width]` by an operator.
     """
     if leaf.is_empty:
         return [leaf.nothing(shape) for shape in leading]
@@ -307,14 +304,14 @@ def named_leaves(
     dtype: DTypeLike | None = None,
     ddof: float = 0,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
-    """Returns the leaves of a pytree of arrays `[n, ...]`, the function that rebuilds the pytree from results, and n.
+    """Returns the leaves of a pytree `[n, ...]`, the function that rebuilds it from results, and n.
 
-    `op` is a name, or a pytree of names that matches x or a prefix of its structure. The dtype of counts and indices
-    suffices for the items of all `devices`. Sums and products of integers have the type of `jnp.sum`, unless a dtype is
-    given or they are `scanned`. `made` allows operators that are made of several combinations by a `Grouping`.
+    `op` is a name, or a pytree of names that matches x or a prefix of its structure. Counts and indices have a dtype
+    for the items of all `devices`. Sums and products of integers have the type of `jnp.sum`, unless a dtype is given or
+    they are `scanned`. `made` allows operators that a `Grouping` computes.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
-        x = as_array(operation, argument, x)  # a list of numbers is one array
+        x = as_array(operation, argument, x)  # a list of numbers
     structure: PyTreeDef
     paths, structure = jax.tree_util.tree_flatten_with_path(x)
     if not paths:
@@ -346,7 +343,7 @@ def _names(
     takes_functions: bool,
     known: Sequence[str],
 ) -> list[str]:
-    """Returns the name of each leaf's operator."""
+    """Returns each leaf's operator."""
     if isinstance(op, str):
         names = [op] * structure.num_leaves
     else:
@@ -362,7 +359,7 @@ def _names(
 
 
 def expect_name(operation: str, name: object, names: Sequence[str], takes_functions: bool = True) -> None:
-    """Raises an error unless this names an operator; the error tells whether a function may take its place."""
+    """Raises unless it names an operator; the error says whether a function may take its place."""
     if isinstance(name, str) and name in names:
         return
     expect_no_array_function(operation, name, takes_functions)
@@ -372,7 +369,7 @@ def expect_name(operation: str, name: object, names: Sequence[str], takes_functi
 
 
 def expect_ddof(operation: str, ddof: object, names: Sequence[str] | None) -> None:
-    """Checks the number that a variance subtracts from the number of items: static, and 0 if there is no variance."""
+    """Checks what a variance subtracts from the number of items: static, and 0 without a variance."""
     is_number = isinstance(ddof, (int, float, np.integer, np.floating))
     if not is_number or isinstance(ddof, (bool, np.timedelta64)):
         raise type_error(operation, "ddof", "a static number", describe_static(ddof))
@@ -390,7 +387,7 @@ def _leaf(
     convert_to: DTypeLike | None,
     ddof: float,
 ) -> Leaf:
-    """Returns one array, converted to what its operator combines; n is the number of all items."""
+    """Returns an array converted for its operator; n is the number of all items."""
     if name in OF_ANY_DTYPE:
         x = whole_axes(x if convert_to is None else _numbers(operation, argument, x, convert_to))
         dtype = index_dtype(operation, argument, n) if name == "count" else x.dtype
@@ -439,7 +436,7 @@ def _leaf(
 
 
 def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) -> tuple[jax.Array, Any]:
-    """Returns the items of a variance or of an operator of ranks, and the type of its results."""
+    """Returns items of a variance or of an operator of ranks, and the results' type."""
     items = items.astype(jnp.uint8) if items.dtype == jnp.bool_ else items
     if name in ("var", "std"):
         items = items.astype(accumulator_dtype(items.dtype))
@@ -447,8 +444,8 @@ def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) 
 
 
 def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: int) -> tuple[jax.Array, Kind, Any]:
-    """Returns the array that kernels combine instead of bools, the operator, and the type of the results."""
-    if kind == Kind.ADD:  # a count, which has the type of jnp.sum and holds n
+    """Returns the array for bools, its operator, and the results' type."""
+    if kind == Kind.ADD:  # a count in the type of jnp.sum, which holds n
         dtype = np.promote_types(sum_dtype(items.dtype), index_dtype(operation, argument, n))
         return items.astype(dtype), kind, dtype
     if kind.gives_index:
@@ -458,33 +455,33 @@ def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: in
 
 
 def _numbers(operation: str, argument: str, x: jax.Array, convert_to: DTypeLike | None) -> jax.Array:
-    """Returns an array of numbers or bools, of the dtype that the caller requests; JAX warns of 64 bits without x64."""
+    """Returns numbers or bools, of the requested dtype; JAX warns of 64 bits without x64."""
     if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
         raise type_error(operation, argument, NUMBERS, describe(x))
     return x if convert_to is None else x.astype(convert_to)
 
 
 def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
-    """Divides sums by numbers of items, one for each or one per row; NaN if there are none."""
+    """Divides sums by numbers of items; NaN if there are none."""
     items = jnp.broadcast_to(_like_rows(counts.astype(sums.dtype), sums), sums.shape)
     return _divide(sums=sums.reshape(-1), items=items.reshape(-1))[0].reshape(sums.shape)
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
-    """Divides sums by numbers of items, rounded as in IEEE 754, so that the mean of equal items is that item.
+    """Divides as IEEE 754 rounds, so that the mean of equal items is that item.
 
-    XLA divides by a constant or a broadcast number by multiplying by its reciprocal. Then the mean of 41 items of 127
-    is not 127. So the divisor is the maximum of the number and a number that is at most 0, which XLA cannot simplify.
+    XLA multiplies by the reciprocal of a constant or broadcast number: the mean of 41 items of 127 is then not 127. So
+    the divisor is a maximum with a number of at most 0, which XLA cannot simplify.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
 
 
 def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) -> jax.Array:
-    """Corrects float32 quotients by one step of Newton's method: a GPU computes them with an error of a few units.
+    """Corrects a GPU's float32 quotients by a step of Newton's method.
 
-    The remainder must be exact. So both factors are split into halves of 12 bits, whose products are exact with and
-    without fused multiplication. If the remainder is not a number, the quotient is infinite or NaN, and stays.
+    The remainder must be exact. So both factors are split into halves of 12 bits, whose products are exact. If the
+    remainder is NaN, the infinite or NaN quotient stays.
     """
     (q, q_rest), (n, n_rest) = _halves(quotients), _halves(items.astype(sums.dtype))
     remainders = sums - q * n - q * n_rest - q_rest * n - q_rest * n_rest
@@ -492,13 +489,13 @@ def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) 
 
 
 def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Splits float32 numbers into sums of two numbers of 12 bits."""
+    """Splits float32 numbers into two of 12 bits."""
     words = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
     high = jax.lax.bitcast_convert_type(words, jnp.float32)
     return high, x - high
 
 
-# An operation of its own, because JAX cannot see that the corrected quotient is linear in the sums.
+# An operation, because JAX cannot see that the corrected quotient is linear in the sums.
 _divide = Operation(
     "divide",
     operands={"sums": 1, "items": 1},

@@ -1,8 +1,7 @@
-"""The operators of reductions and scans: built-in ones, and any associative function of a caller.
+"""The operators of reductions and scans: built-in ones, and associative functions of callers.
 
-The general path, in plain JAX, runs functions of callers that no kernel runs, and serves platforms without kernels. As
-in the kernels, an operator extracts a state from an item and its position, combines states, and finishes a state into a
-result.
+The general path is plain JAX, for functions that no kernel runs, and for platforms without kernels. As in kernels, an
+operator extracts states from items and positions, combines them, and finishes results.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ __all__ = [
 
 
 class Kind(enum.IntEnum):
-    """The attribute `op` of the kernels."""
+    """The kernels' attribute `op`."""
 
     ADD = 0
     MUL = 1
@@ -76,12 +75,12 @@ class Kind(enum.IntEnum):
 
     @property
     def index_of(self) -> Kind:
-        """The operator that finds the position of a minimum or maximum."""
+        """The operator that finds the extremum's position."""
         return {Kind.MIN: Kind.ARGMIN, Kind.MAX: Kind.ARGMAX}[self]
 
 
 def result_dtype(operation: str, kind: int, x: Aval | jax.Array, wide: int = 0) -> Any:
-    """Returns the dtype of results: the dtype of x, of indices into it, or of sums."""
+    """Returns the results' dtype: that of x, of indices into it, or of sums."""
     if Kind(kind).gives_index:
         return index_dtype(operation, "x", x.shape[0])
     return wide_dtype(x.dtype) if wide else x.dtype
@@ -91,17 +90,17 @@ def result_dtype(operation: str, kind: int, x: Aval | jax.Array, wide: int = 0) 
 class Operator:
     """An operator of the general path.
 
-    States are pytrees of arrays with a leading axis, one state per item.
+    States are pytrees with a leading axis, one per item.
 
     Args:
-      extract: the states of `(x, positions)`.
-      combine: the combination of two arrays of states, the earlier first.
-      finish: the results from states.
-      identity: the state over no items, without the leading axis, or None if it is unknown.
+      extract: states of `(x, positions)`.
+      combine: combines two arrays of states, the earlier first.
+      finish: results from states.
+      identity: the state over no items, without the leading axis, or None.
       dead: the result for an item past the count.
-      function: the caller's function of two items, if the operator is one.
-      initial: the initial value of a scan, without the leading axis, or None.
-      kind: the built-in operator, up to `ARGMAX`: its identity changes no state that it is combined with.
+      function: the caller's function, if it is one.
+      initial: a scan's initial value, without the leading axis, or None.
+      kind: the built-in operator, up to `ARGMAX`; its identity changes no state.
       commutes: whether the operator is known to commute.
     """
 
@@ -117,13 +116,13 @@ class Operator:
 
 
 def accumulator_dtype(dtype: DTypeLike) -> Any:
-    """Returns the type in which sums and products of this type are computed: float32 for narrower floats."""
+    """Returns the type in which sums and products are computed: float32 for narrower floats."""
     narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
     return jnp.dtype(jnp.float32) if narrow else dtype
 
 
 def sum_dtype(dtype: DTypeLike) -> np.dtype:
-    """Returns the type of sums and products: `jnp.sum`'s for bools, 8 and 16 bits; wider integers keep theirs."""
+    """Returns the type of sums and products: `jnp.sum`'s for bools, 8 and 16 bits, else their own."""
     if np.dtype(dtype).itemsize >= 4:
         return np.dtype(dtype)
     default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
@@ -131,12 +130,12 @@ def sum_dtype(dtype: DTypeLike) -> np.dtype:
 
 
 def wide_dtype(dtype: DTypeLike) -> Any:
-    """Returns the type of sums that lose no precision: `sum_dtype` of integers, the computing type of floats."""
+    """Returns the type of precise sums: `sum_dtype` of integers, the computing type of floats."""
     return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
 
 
 def builtin(kind: int, dtype: DTypeLike, result: DTypeLike | None = None) -> Operator:
-    """Returns a built-in operator over items of this type, or rows of them."""
+    """Returns a built-in operator over items or rows of this type."""
     kind = Kind(kind)
     known: dict[str, Any] = {"kind": kind, "commutes": True}
     wide = accumulator_dtype(dtype)
@@ -208,10 +207,10 @@ def custom(
     commutative: bool = False,
     initial: Pytree = None,
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
-    """Returns a caller's function as an operator, the items, their number, and the function that restores the results.
+    """Returns a function as operator, the items, their number, and the function that restores results.
 
-    Random keys are rows of words everywhere but in the function itself. `needs_identity` says, for a number of items,
-    why an identity is needed, or None. `commutative` is the caller's promise.
+    Random keys are rows of words except in the function. `needs_identity` says why a number of items needs an identity,
+    or None. `commutative` is the caller's promise.
     """
     expect_no_array_function(operation, op)
     leaves, structure, n = expect_pytree(operation, argument, x, "with a function as op a list is a pytree")
@@ -247,7 +246,7 @@ def custom(
     return operator, structure.unflatten(plain), n, restore
 
 
-# Functions of a whole array, which callers may pass by mistake, and the names of the operators that do the same.
+# Functions of arrays that callers pass by mistake, and operators that do the same.
 ARRAY_FUNCTIONS = [
     (getattr(module, function), name)
     for module in (builtins, np, jnp, jax.lax, jax.nn)
@@ -265,7 +264,7 @@ ARRAY_FUNCTIONS = [
 
 
 def expect_no_array_function(operation: str, op: Any, takes_functions: bool = True) -> None:
-    """Raises an error if an operator is `jnp.sum` or the like."""
+    """Raises if an operator is `jnp.sum` or the like."""
     for function, name in ARRAY_FUNCTIONS:
         if op is function:
             expected = f"the name {name!r}" + ", or a function of two items" * takes_functions
@@ -273,7 +272,7 @@ def expect_no_array_function(operation: str, op: Any, takes_functions: bool = Tr
 
 
 def _like_item(operation: str, argument: str, item: Pytree, leaves: Sequence[jax.Array], structure: PyTreeDef) -> Any:
-    """Returns a caller's identity or initial value, with the types and shapes of an item."""
+    """Returns an identity or initial value with the types and shapes of an item."""
     given, given_structure = flatten(item)
     if given_structure != structure:
         raise type_error(operation, argument, f"the structure of x, {structure}", given_structure)
@@ -291,7 +290,7 @@ def of_item(operation: str, argument: str, x: Pytree, shape: tuple[int, ...], dt
 
 
 def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: PyTreeDef) -> None:
-    """Checks a caller's function of two items, which must return one like them."""
+    """Checks that a function of two items returns one like them."""
     expected = "a function of two items that gives one like them, "
     items = [structure.unflatten(item)] * 2
     leaves, result_structure = flatten(result_shapes(operation, "op", f"{expected}{structure}", op, *items))
@@ -303,21 +302,19 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
 
 
 def identities(identity: Pytree, like: Pytree) -> Any:
-    """Returns the identity in the shape and dtype of given states."""
+    """Returns the identity in the shape and dtype of states."""
     return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), identity, like)
 
 
 def of_nothing(operator: Operator, *operands: object) -> Any:
-    """Returns the identity as a state that varies under shard_map as results of these operands do."""
+    """Returns the identity, varying under shard_map as results do."""
     given = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
 
 
 def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[jax.Array, Any]:
-    """Returns positions, and the states of items."""
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
-    # A function may compute a part of an item from its position only: under shard_map that part must vary as the rest
-    # does.
+    # A part of an item may be computed from its position: under shard_map it must vary as the rest.
     made, structure = flatten(operator.extract(x, positions))
     return positions, structure.unflatten(reconcile_vma([*made, *heads])[: len(made)])
 
@@ -325,7 +322,7 @@ def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[j
 def general_scan(
     operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array, *, exclusive: int, reverse: int
 ) -> tuple[Any, Any]:
-    """Returns the states of a segmented scan, and the total of its last segment."""
+    """Scans segments; returns states, and the last segment's total."""
     heads = whole_axes(heads)
     positions, states = _states(operator, x, n, heads)
     if n == 0:
@@ -369,14 +366,14 @@ def scan_results(
     reverse: int,
     total: int,
 ) -> Sequence[Any]:
-    """Returns the result of `scan`, by the general path."""
+    """Returns the result of `scan`."""
     states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
     results = [mask_dead(operator.finish(states), n, count, operator.dead)]
     return [*results, operator.finish(last)] if total else results
 
 
 def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> Any:
-    """Returns the result of `reduce`, by the general path."""
+    """Returns the result of `reduce`."""
     if n == 0:
         return operator.finish(of_nothing(operator, x, count))
     _, states = _states(operator, x, n)
@@ -387,7 +384,7 @@ def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> A
 
 
 def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """Computes `segmented_reduce` by the general path; without an identity, empty segments are unspecified."""
+    """Returns the result of `segmented_reduce`; without an identity, empty segments are unspecified."""
     heads = whole_axes(heads)
     m = heads.shape[0]
     if n == 0:
@@ -398,7 +395,7 @@ def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, c
 
 
 def segment_ends(operator: Operator, states: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """Returns the results of segments from the scan of their states."""
+    """Returns segments' results from the scan of states."""
     begin, end = segment_bounds(heads, n, count)
     last = jnp.where(begin < end, end - 1, -1)  # no item is taken twice
     states = jax.tree.map(lambda s: _rows_at(s, last), states)

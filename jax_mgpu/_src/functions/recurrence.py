@@ -1,10 +1,11 @@
 """Linear recurrences, y[i] = a[i] y[i - 1] + b[i] within each segment: the derivatives of scans.
 
-Derivatives of scans by "mul", by "logsumexp" and by most functions are such recurrences. A recurrence is linear in b.
-Its transpose is the recurrence in the other direction, in which each item has the factor of the item before it: it is
-`late`. The transpose of a late one is not late, and the derivative by a is another recurrence. So derivatives of any
-order are a few scans, nothing is shifted, and JAX need not differentiate the steps of a scan. Arrays are `[n]`, or
-`[n, width]`: then each column is a recurrence.
+Derivatives of scans by "mul", "logsumexp" and most functions are such recurrences. A recurrence is linear in b. Its
+transpose is a recurrence in the other direction, where each item has the factor of the item before it: it is `late`.
+The transpose of a late one is not late, and the derivative by a is another recurrence. So derivatives of any order are
+a few scans without shifts.
+
+Arrays are `[n]`, or `[n, width]` with a recurrence per column.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from jax_mgpu._src.keys.bits import shifted
 def recurrence(
     a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int, late: int = False
 ) -> jax.Array:
-    """Returns y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items.
+    """Returns y[i] = a[i] y[i - 1] + b[i] within segments, or from their ends; 0 for dead items.
 
     If it is late, y[i] = a[i - 1] y[i - 1] + b[i].
     """
@@ -40,14 +41,14 @@ def recurrence(
 
 
 def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
-    """Returns y[i - 1], or y[i + 1], within each segment; 0 where there is none, and for dead items."""
+    """Returns y[i - 1], or y[i + 1], within segments; 0 where there is none, and for dead items."""
     moved = shifted(y, -1 if reverse else 1)
     return select(edges(y.shape[0], heads, count, reverse), jnp.zeros_like(moved), moved)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # one function of the program for all recurrences
+@functools.partial(jax.jit, static_argnums=(0, 3))  # one function for all recurrences
 def edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """Returns which of n items get no carry: the first of each segment (or the last), and dead items."""
+    """Returns which items get no carry: each segment's first (or last), and dead ones."""
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     alone = shifted(starts, -1, True) if reverse else starts
@@ -55,15 +56,15 @@ def edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array
 
 
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns the products of weights and tangents, in which a tangent or cotangent of 0 gives 0 for any weight.
+    """Returns products of weights and tangents, where 0 times any weight is 0.
 
-    An infinite weight would make it NaN, even in segments that a loss does not use.
+    Otherwise an infinite weight would give NaN, even in segments that a loss does not use.
     """
     return _weighted(x.ndim)(weights=weights, x=x)[0]
 
 
 class _Recurrence(CompiledOperation):
-    """A recurrence of arrays of a rank. Its kernel is the one that scans by a function."""
+    """A recurrence of arrays of one rank, by the kernel that scans by a function."""
 
     def __init__(self, rank: int):
         super().__init__(
@@ -98,7 +99,7 @@ class _Recurrence(CompiledOperation):
         return written.call_attributes(leaves, heads.size > 0, 0, self._batch_rank(operands), own)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
-        """A batch of adjacent columns is a recurrence of rows, read in place."""
+        """Returns a batch of adjacent columns as a recurrence of rows, read in place."""
         a, b, heads, count = operands
         is_of_columns = self.ranks[0] == 1 and tuple(axes) == (1, 1, None, None) and a.ndim == b.ndim == 2
         if is_of_columns and not is_sharded(a) and not is_sharded(b):
@@ -125,7 +126,7 @@ def _fallback(
     alone = edges(n, heads, count, reverse) if heads.size or count.size else None
     wide = accumulator_dtype(b.dtype)
     given = ((shifted(a, -1 if reverse else 1) if late else a).astype(wide), b.astype(wide), alone)
-    # Both directions call one jitted function, so a program contains the scan only once.
+    # Both directions call one jitted function, so a program contains one scan.
     y = (_flipped(_solved(*_flipped(given))) if reverse else _solved(*given)).astype(b.dtype)
     return [select(live_mask(n, count), y, jnp.zeros_like(y)) if count.size else y]
 
@@ -141,7 +142,7 @@ def _solved(a: jax.Array, b: jax.Array, alone: jax.Array | None) -> jax.Array:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int, late: int) -> jax.Array:
-    """Returns the recurrence in the other direction. It is late if this one is not."""
+    """Returns the recurrence in the other direction, late if this one is not."""
     given = operands.a, cotangents[0], operands.heads, operands.count
     return recurrence(*given, reverse=not reverse, late=not late)
 
@@ -150,12 +151,12 @@ NEUTRAL = 1, 0, 1  # as a state of a late recurrence
 
 
 def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
-    """Combines two states of the kernel, the earlier one first.
+    """Combines two states of the kernel, the earlier first.
 
-    A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
-    recurrence, the factor of its last item is still to come, as the third part of a state. A term of 0 stays 0 even if
-    a product of factors is infinite. The neutral state applies a factor that is still to come, so a state that ends
-    with it has the term of no item. No kernel takes a result from such a state.
+    A state maps the value before its items to that at their last: v -> factor v + term. In a late recurrence, its third
+    part is the last item's factor, which is still to come. A term of 0 stays 0 even if a product of factors is
+    infinite. The neutral state applies the factor to come, so no kernel may take a result from a state that ends with
+    it.
     """
     (factor, term, *pending), (next_factor, next_term, *last) = a, b
     for still_to_come in pending:
@@ -165,7 +166,6 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
 
 @functools.cache
 def _written(dtype: DTypeLike, reverse: bool, late: bool) -> WrittenOperator:
-    """Returns the operator of a recurrence."""
     number = jax.ShapeDtypeStruct((), dtype)
     part = jax.ShapeDtypeStruct((), accumulator_dtype(dtype))
     parts = [part] * (2 + late)
@@ -190,8 +190,6 @@ _recurrence = functools.cache(_Recurrence)
 
 @functools.cache
 def _weighted(rank: int) -> Operation:
-    """Returns the product of arrays of this rank."""
-
     def product(weights: jax.Array, x: jax.Array) -> Sequence[jax.Array]:
         return [jnp.where(x == 0, 0, weights * x)]
 

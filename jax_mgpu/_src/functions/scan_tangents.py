@@ -1,10 +1,9 @@
 """The derivative of a scan by a function, as linear recurrences.
 
-Each result is y[i] = f(y[i - 1], x[i]), so its tangent is dy[i] = A[i] dy[i - 1] + B[i] dx[i], where A and B are the
-partial derivatives of f by the leaves of its two states. If no leaves of a state depend on each other, then each leaf
-is a linear recurrence of numbers (recurrence.py), after those of the leaves that it depends on. A loss that uses one
-leaf then needs the recurrence of that leaf only, and a partial derivative that is an item itself needs no pass over
-memory.
+A result is y[i] = f(y[i - 1], x[i]), and its tangent dy[i] = A[i] dy[i - 1] + B[i] dx[i] with f's partial derivatives A
+and B. If a state's leaves do not depend on each other in a cycle, each leaf is a recurrence of numbers (recurrence.py),
+after those on which it depends. A loss that uses one leaf needs its recurrence only, and a partial derivative that is
+an item needs no pass over memory.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from jax_mgpu._src.functions.recurrence import edges, neighbours, recurrence
 from jax_mgpu._src.keys.bits import shifted
 
 CALLS = "jit", "pjit"
-ONE: Any = "one"  # a partial derivative that is 1 everywhere
+ONE: Any = "one"  # a partial derivative of 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Partials:
-    """The partial derivatives of a function of two states of numbers, of which each gives a number per leaf.
+    """The partial derivatives of a function of two states of numbers.
 
     Args:
-      order: the leaves with derivatives, each after those of the earlier state that it depends on.
-      known: the partial derivative of a leaf of the result by an argument, for those that are 1 or an argument: `ONE`
-        or the number of the argument. The leaves of the earlier state are the first arguments.
-      computed: the other ones that are not always 0, in the order of the results of `closed`.
-      closed: computes them from the constants of the function and its arguments.
+      order: leaves with derivatives, each after those of the earlier state on which it depends.
+      known: partial derivatives by leaf of the result and argument that are `ONE` or an argument's number. The earlier
+        state's leaves are the first arguments.
+      computed: the others that are not 0, in the order of the results of `closed`.
+      closed: computes them from constants and arguments.
     """
 
     order: tuple[int, ...]
@@ -73,9 +72,9 @@ class Partials:
 
 
 def partials_of(jaxpr: Jaxpr, consts: Sequence[Any], leaves: Sequence[Any]) -> Partials | None:
-    """Returns the partial derivatives of a function of two states, or None if its leaves depend on each other.
+    """Returns partial derivatives, or None if leaves depend on each other.
 
-    `jaxpr` takes constants, of which `consts` are the avals, and the leaves of both states.
+    `jaxpr` takes constants like the avals `consts`, and both states' leaves.
     """
     numbers = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     inexact = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
@@ -124,7 +123,7 @@ def _is_one(var: Any) -> bool:
 
 
 def _product(parameters: Mapping[str, Any], x: Any, y: Any) -> list[Any] | None:
-    """Returns the product of two scalars, if one is known to be 1."""
+    """Multiplies two scalars, if one is known to be 1."""
     del parameters
     for one, other in ((x, y), (y, x)):
         if not isinstance(one, jax.core.Tracer) and np.ndim(one) == 0 and one == 1:
@@ -133,7 +132,7 @@ def _product(parameters: Mapping[str, Any], x: Any, y: Any) -> list[Any] | None:
 
 
 def _sources(jaxpr: Jaxpr, arguments: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Returns, for each result of a jaxpr, the numbers of the arguments on which its derivatives depend."""
+    """Returns the arguments on which each result's derivatives depend."""
     nothing: frozenset[int] = frozenset()
 
     def step(equation: JaxprEqn, operands: list[frozenset[int]]) -> list[frozenset[int]]:
@@ -165,7 +164,7 @@ def _calls(jaxpr: Jaxpr, prefix: str) -> bool:
 
 
 def _order(sources: Mapping[int, set[int]]) -> tuple[int, ...] | None:
-    """Returns the leaves, each after its sources, or None if some depend on each other."""
+    """Returns leaves after their sources, or None if some depend on each other."""
     order: list[int] = []
     while len(order) < len(sources):
         ready = [i for i in sources if i not in order and sources[i] <= {*order}]
@@ -188,7 +187,7 @@ def scan_tangents(
     reverse: int,
     total: int,
 ) -> list[jax.Array | None]:
-    """Returns the tangents of a scan of items x, whose tangents are dx, and of its totals, if they are asked for.
+    """Returns tangents of a scan of x with tangents dx, and of totals on request.
 
     `results` are those of the scan.
     """
@@ -198,9 +197,9 @@ def scan_tangents(
     by = -1 if reverse else 1
     before = results[:width] if exclusive else [shifted(y, by) for y in results[:width]]
     arguments = [*before, *x]
-    # Ones for states that are not combined: their derivatives may be infinite, and zero times that is NaN.
+    # Ones for uncombined states: zero times an infinite derivative would be NaN.
     partial = partials.values(consts, [or_ones(~alone, argument) for argument in arguments])
-    # A recurrence does not use the factors of items without a carry, so it may read an item as it is.
+    # Factors of items without a carry are unused, so they may be the items themselves.
     factor = {i: arguments[j] for (i, k), j in partials.known.items() if k == i and j != ONE and j >= width}
     tangents: list[jax.Array | None] = [None] * width
     for i in partials.order:
@@ -229,7 +228,7 @@ def scan_tangents(
 def _terms(
     i: int, partial: Mapping[tuple[int, int], Any], dx: Sequence[jax.Array | None], alone: jax.Array
 ) -> list[jax.Array]:
-    """Returns the parts of a leaf's tangent that are due to the tangents of its item."""
+    """Returns the parts of a leaf's tangent from its item's tangents."""
     parts, width = [], len(dx)
     for j, tangent in enumerate(dx):
         if tangent is None or ((i, width + j) not in partial and j != i):
@@ -247,12 +246,11 @@ def _terms(
 
 
 def _times(weight: Any, tangent: jax.Array, dtype: Any) -> jax.Array:
-    """Returns the product of a partial derivative and a tangent."""
     return (tangent if weight is ONE else weight * tangent).astype(dtype)
 
 
 def _sums(x: jax.Array, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """Returns the sums of items so far, of each column."""
+    """Returns running sums of each column."""
     name = "scan" if x.ndim == 1 else "scan_rows"
     initial = {"initial": ABSENT} if x.ndim == 1 else {}
     flags: dict[str, Attribute] = {"exclusive": False, "reverse": bool(reverse), "total": False}

@@ -1,9 +1,8 @@
-"""`map=` of reductions and scans: a caller's function of an item, or of an item and its position.
+"""`map=` of reductions and scans: a function of an item, or of an item and its position.
 
-Kernels that are compiled for a function evaluate it when they load an item. Otherwise `jax.vmap` maps the items first,
-and the operation works on the result. If the kernel does not read the mapped array, XLA drops that array.
+Kernels that are compiled for a function evaluate it when they load an item. Otherwise `jax.vmap` maps the items first.
 
-`emit=` of scans is its mirror image, a function of a state, mapped over the states that a scan wrote.
+`emit=` of scans maps a function of a state over the states that a scan wrote.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ from jax_mgpu._src.mesh.axis import Axis
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """The items in memory, and how an operation makes its own items from them.
+    """Items in memory, and how an operation makes its items from them.
 
     Args:
-      leaves: the leaves of the items, `[n, ...]`.
-      function: computes the leaves of an operation's item from the leaves of an item in memory and, last, its position.
-      position_dtype: the dtype of positions.
+      leaves: `[n, ...]`.
+      function: makes an item's leaves from those in memory and, last, the position.
     """
 
     leaves: tuple[jax.Array, ...]
@@ -57,10 +55,10 @@ def mapped(
     axis_name: AxisName | None = None,
     inside: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Any, Load | None]:
-    """Returns the items that the operation works on, and how they are loaded; without a function, the given items.
+    """Returns the operation's items, and how they are loaded; without a function, the given items.
 
-    `count` is the argument of the public function. Over a mesh axis, a position is that in the global array. `inside`
-    excludes items that belong to no segment from the derivatives of an array.
+    `count` is the public argument. Over a mesh axis, positions are global. `inside` keeps items in no segment from
+    derivatives.
     """
     if function is None:
         return x, None
@@ -88,7 +86,7 @@ def _checked(
     leaves: Sequence[jax.Array],
     item_of: Callable[[Sequence[Any]], Any],
 ) -> Callable[..., Any]:
-    """Wraps a caller's function to take an item's leaves and its position, which may have any integer type."""
+    """Wraps a function to take an item's leaves and a position of any integer type."""
     has_position = takes_position(function)
 
     def of_leaves(*given: jax.Array) -> Any:
@@ -111,7 +109,7 @@ def emitted(
     count: jax.Array,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """Maps a caller's function over n states, or states and their positions; 0 for those that are not `live`.
+    """Maps a function over n states and perhaps their positions; 0 where not `live`.
 
     The first live state replaces dead ones, so neither results nor derivatives depend on memory there. Without a
     function, the states are returned.
@@ -139,7 +137,7 @@ def emitted(
 def _positions(
     operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName | None
 ) -> tuple[Any, jax.Array | None]:
-    """Returns the type of positions, and over a mesh axis, where positions are global, that of the first item."""
+    """Returns the type of positions and, over a mesh axis, the first item's position."""
     if axis_name is None:
         return index_dtype(operation, argument, n), None
     axis = Axis(operation, axis_name)
@@ -147,9 +145,9 @@ def _positions(
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """Returns the load and the leaf for kernels that map items as they load them; None and the leaves if there is none.
+    """Returns load and leaf for kernels that map items; None and the leaves if there are none.
 
-    Kernels that map support one named operator over one array of numbers.
+    They support one named operator over one array of numbers.
     """
     if load is None or len(leaves) != 1:
         return None, leaves
@@ -166,7 +164,7 @@ def map_leaves(
     position_dtype: DTypeLike,
     begin: jax.Array | None = None,
 ) -> Any:
-    """Maps a function of an item's leaves and its position over all items.
+    """Maps a function of leaves and position over all items.
 
     The first item replaces items past the count, so neither results nor derivatives depend on memory there.
     """
@@ -188,7 +186,7 @@ def takes_position(function: Callable[..., Any]) -> bool:
     """Whether a function has exactly two positional arguments without defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of a function that is not written in Python
+    except (TypeError, ValueError):  # not written in Python
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters) == 2

@@ -1,4 +1,4 @@
-"""Treats floats as integers: integers in the order of keys, and moves and selections that keep every bit."""
+"""Floats as integers: in the order of keys, and in moves and selections that keep every bit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def is_random_key(dtype: DTypeLike) -> bool:
-    """Whether a dtype is one of typed random keys, which kernels cannot take."""
+    """Whether it is a type of typed random keys, which kernels cannot take."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
-    """`jnp.where`. For numbers and arrays of one shape and dtype, it makes no nested `jit`."""
+    """`jnp.where`. Of numbers and arrays of one shape and dtype, it makes no nested `jit`."""
     like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
     if like is None or _over_a_mesh(like):
         return jnp.where(condition, x, y)
@@ -33,27 +33,27 @@ def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
 
 
 def _over_a_mesh(x: jax.Array) -> bool:
-    """Whether the type of an array has a mesh: then jnp's functions must find a common sharding."""
+    """Whether an array's type has a mesh, for which jnp's functions find a common sharding."""
     return not jax.typeof(x).sharding.mesh.empty
 
 
 def _fills(v: Any, like: jax.Array, numbers: Any) -> bool:
-    """Whether a scalar can be repeated in the shape and the dtype of an array, unchanged."""
+    """Whether a scalar can be repeated unchanged in an array's shape and dtype."""
     if hasattr(v, "dtype"):
         return bool(v.ndim == 0 and v.dtype == like.dtype)
     return isinstance(v, numbers) and not isinstance(v, bool)
 
 
 def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
-    """`jnp.clip` between scalars that the type of x holds, as one step of a program."""
+    """`jnp.clip` between scalars of x's type, as one step."""
     low, high = (np.asarray(v, x.dtype) if isinstance(v, int) else jnp.asarray(v, x.dtype) for v in (low, high))
     return jnp.clip(x, low, high) if _over_a_mesh(x) else jax.lax.clamp(low, x, high)
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:
-    """Returns integers in the order of the keys, equal for equal keys: one for all NaNs, and one for both zeros.
+    """Returns integers in the order of the keys: one for all NaNs, one for both zeros.
 
-    They are computed from the bits only, because XLA's CPU code treats subnormal floats as zeros in comparisons.
+    XLA's CPU code compares subnormal floats as zeros, so only bits count.
     """
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return keys
@@ -66,7 +66,7 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
 
 
 def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """`ordered_integers` that are comparable across arrays of one dtype; keys of two words are numbered in order."""
+    """`ordered_integers` across arrays of one dtype; keys of two words are numbered in order."""
     if not is_words(arrays[0]):
         return tuple(map(ordered_integers, arrays))
     keys = jnp.concatenate(arrays)
@@ -80,59 +80,57 @@ def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def shifted(x: jax.Array, by: int, fill: ArrayLike = 0) -> jax.Array:
-    """`x[i - by]` for each i of the leading axis, `fill` where there is no such item.
+    """`x[i - by]` along the leading axis, else `fill`.
 
-    JAX 0.11 cannot join the parts of a batch on an Explicit axis of one device, as `jnp.roll` does: a part of one item
-    loses the axis.
+    `jnp.roll` fails in JAX 0.11 on an Explicit axis of one device: a part of one item loses the axis.
     """
     rest = [(0, 0, 0)] * (x.ndim - 1)
     return jax.lax.pad(x, jnp.asarray(fill, x.dtype), [(by, -by, 0), *rest])
 
 
 def is_words(keys: jax.Array) -> bool:
-    """Whether keys are 64-bit numbers of two words, the low one as the real part (see `columns.py`)."""
+    """Whether keys are 64-bit numbers of two words, low as the real part (`columns.py`)."""
     return jnp.issubdtype(keys.dtype, jnp.complexfloating)
 
 
 def words_of(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the high and the low words of keys of two words."""
+    """Returns high and low words."""
     high, low = (jax.lax.bitcast_convert_type(part(keys), jnp.uint32) for part in (jax.lax.imag, jax.lax.real))
     return high, low
 
 
 def as_columns(keys: jax.Array) -> Any:
-    """Returns keys in the form that public functions take: keys of two words become two columns."""
+    """Returns keys as public functions take them: two words become two columns."""
     return words_of(keys) if is_words(keys) else keys
 
 
 def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
-    """Returns keys of two words from their words."""
+    """Returns keys of two words."""
     return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 
 def opaque(words: jax.Array) -> jax.Array:
-    """Returns the same unsigned integers, but hides from compilers that they are, or become, the bits of floats.
+    """Returns the same unsigned integers, but hides that they become or were bits of floats.
 
-    LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to the same
-    NaN. XLA's CPU code loads and stores the bits of bfloat16 as bfloat16. The added term is 0, because a product of
-    neighbouring integers is even; compilers do not know this.
+    LLVM makes a flip of a sign bit a negation of the float, which on a GPU changes all NaNs to one. XLA's CPU code
+    loads and stores bits of bfloat16 as bfloat16. The added term is 0, as a product of neighbouring integers is even;
+    compilers do not know.
     """
     return words ^ (words * (words + 1) & 1)
 
 
 def is_narrow_float(dtype: DTypeLike) -> bool:
-    """Whether XLA's CPU code selects and repeats items through float32, which turns a signalling NaN quiet."""
+    """Whether XLA's CPU code selects and repeats items as float32, which quiets signalling NaNs."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
 
 
 def keeping_bits(
     move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False, adds: bool = False
 ) -> jax.Array:
-    """`move(arrays, *others)`, which moves items of the arrays (or None) and is linear in them, bit for bit.
+    """`move(arrays, *others)`, linear in the arrays (or None), bit for bit.
 
-    Narrow floats move as integers. Their tangents move as floats, because a move of integers has no derivative, and as
-    float32 if the transpose `adds` several. If `move` only repeats items, a barrier hides from XLA that it could
-    repeat floats as well.
+    Narrow floats move as integers. Tangents move as floats, because moved integers have no derivative, and as float32
+    if the transpose `adds`. If `move` only `repeats`, a barrier hides from XLA that floats could be repeated.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
     if not is_narrow_float(dtype):
@@ -163,10 +161,9 @@ def part_of(x: jax.Array, begin: int, end: int) -> jax.Array:
 def special_case(
     holds: Callable[[], jax.Array], special: Callable[..., T], general: Callable[..., T], *operands: Any
 ) -> T:
-    """`general(*operands)`, or `special(*operands)` if `holds()`, which then gives the same bits.
+    """`general(*operands)`, or `special(*operands)` with the same bits if `holds()`.
 
-    In a batch, JAX selects between the two results, which may change the NaNs of narrow floats: these always use
-    `general`.
+    A batch selects between both results, which may change narrow floats' NaNs: these use `general`.
     """
     if any(is_narrow_float(x.dtype) for x in jax.tree.leaves(operands)):
         return general(*operands)

@@ -1,20 +1,18 @@
-"""Keys of several columns: packs them into codes that the kernels compare, and unpacks the results.
+"""Keys of several columns: packs them into codes that kernels compare, and unpacks results.
 
-Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
-becomes its `ordered_integers`, and all bits are flipped for a descending column. These numbers, the first column
-highest, form one long number. If it has up to 64 bits, it is the key that kernels get, in the narrowest of 8, 16, 32
-and 64 bits. Packing and unpacking are elementwise, and XLA fuses each into one pass.
+Each column becomes a number of its width in its order: an integer's sign is flipped, a float becomes its
+`ordered_integers`, and a descending column flips all bits. These numbers, the first column highest, form one long
+number. Up to 64 bits are a key for kernels, in the narrowest of 8, 16, 32 and 64 bits; XLA fuses packing and unpacking
+into one pass each.
 
-The code of an integer holds all its bits. The code of a float does not: both zeros have the same code, and so do all
-NaNs. So operations on two sorted operands fetch floats by the indices that the kernel returns.
+The code of a float does not hold its bits: all NaNs have one code, and so have both zeros. So operations on two sorted
+operands fetch floats by the kernel's indices. A sort needs no such codes: it sorts by a float column or by a code of
+neighbouring integers while other columns move along, and then by the next columns within segments of equal keys
+(`Columns.cuts`). With two keys of up to 64 bits, it may take the lower one first (`Columns.two_keys`).
 
-A sort needs no such codes for floats: the kernels sort by a column of floats as it is, and by neighbouring integers as
-one code, while the other columns travel along. Then they sort by the next columns, within the segments of equal keys
-(`Columns.cuts`). A sort by two keys of up to 64 bits may also take the lower key first (`Columns.two_keys`).
-
-Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot travel along takes the lowest piece first;
-each pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a
-key in the merge of both replaces these bits. This is repeated until the number has at most 64 bits.
+Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot move along takes the lowest piece first;
+each pass is stable. Two sorted operands search each other by their highest 64 bits, which a key's place in the merge
+replaces, until at most 64 bits remain.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ MAX_COLUMNS = 8
 
 
 class SortKey(NamedTuple):
-    """One of the keys that kernels sort by: its direction, and how many of its low bits may differ."""
+    """One key of kernels: its direction, and how many low bits may differ."""
 
     keys: jax.Array
     descending: bool
@@ -63,18 +61,18 @@ class SortKey(NamedTuple):
 
 
 class Columns:
-    """A tuple of keys, checked, with a direction for each."""
+    """Checked keys, with a direction for each."""
 
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
         if len(columns) > MAX_COLUMNS:
             raise value_error(operation, argument, f"1 to {MAX_COLUMNS} columns", f"{len(columns)} columns")
-        # One array in descending order is a column too; errors call it by the caller's name, without an index.
+        # Errors call an array in descending order, also a column, by the caller's name without an index.
         self.names = [argument] if len(columns) == 1 else [f"{argument}[{i}]" for i in range(len(columns))]
         self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
         for name, x in zip(self.names, self.arrays, strict=True):
             if x.shape != self.shape:
                 raise value_error(operation, name, f"the length of {self.names[0]}, {self.shape[0]}", describe(x))
-        if not self.fits:  # packing is elementwise, but the steps that several codes need are not
+        if not self.fits:  # packing is elementwise, but several codes need other steps
             self.arrays = [whole_axes(x) for x in self.arrays]
         self.descending = _directions(operation, descending, len(columns))
         self.structure: Callable[[Sequence[Any]], Any] = getattr(columns, "_make", tuple)
@@ -91,26 +89,26 @@ class Columns:
 
     @property
     def fits(self) -> bool:
-        """Whether one key for kernels holds the columns."""
+        """Whether one key holds the columns."""
         return self.bits <= WIDEST
 
     @property
     def are_integers(self) -> bool:
-        """Whether the columns can be computed from their codes."""
+        """Whether codes determine the columns."""
         return all(map(_is_integer, self.arrays))
 
     @property
     def is_code(self) -> bool:
-        """Whether the columns can be computed from the code of one key."""
+        """Whether one key's code determines the columns."""
         return self.fits and self.are_integers
 
     @property
     def code_bits(self) -> list[int]:
-        """The bits of each code, highest first."""
+        """The codes' bits, highest first."""
         return [min(WIDEST, self.bits - at) for at in range(0, self.bits, WIDEST)]
 
     def replaced(self, arrays: Iterable[jax.Array]) -> Columns:
-        """Returns other arrays of the same types, with the same directions."""
+        """Returns other arrays with the same types and directions."""
         other = object.__new__(Columns)
         other.__dict__.update(self.__dict__, arrays=list(arrays))
         return other
@@ -125,17 +123,17 @@ class Columns:
 
     @property
     def is_key(self) -> bool:
-        """Whether the columns can be computed from one key, be it a code or the only column."""
+        """Whether one key, a code or the only column, determines the columns."""
         return len(self.arrays) == 1 or self.is_code
 
     def key(self) -> SortKey:
-        """Returns the columns as one key that holds all their bits."""
+        """Returns one key with all bits."""
         if len(self.arrays) > 1:
             return SortKey(self.codes()[0], False, self.code_bits[0])
         return SortKey(self.arrays[0], self.descending[0], self.bits)
 
     def of_key(self, keys: jax.Array) -> Columns:
-        """Returns the columns of items whose `key` is given."""
+        """Returns the columns of items with this `key`."""
         return self.replaced([keys] if len(self.arrays) == 1 else self.unpacked([keys]))  # type: ignore[arg-type]
 
     @property
@@ -144,21 +142,21 @@ class Columns:
         return [x.dtype.itemsize for x in self.arrays] == [4, 4]
 
     def two_keys(self) -> tuple[SortKey, SortKey]:
-        """Returns two columns of 32 bits unchanged, or integers of 65 to 128 bits as a higher and a lower key."""
+        """Returns two columns of 32 bits, or integers of 65 to 128 bits as a high and a low key."""
         if self.are_two_words:
             return self.part(0, 1).key(), self.part(1, 2).key()
         high, low = (SortKey(code, False, bits) for code, bits in zip(self.codes(), self.code_bits, strict=True))
         return high, low
 
     def of_two_keys(self, keys: list[jax.Array]) -> Any:
-        """Returns the columns of items from their two keys, in the structure of the input."""
+        """Returns columns from two keys, in the input's structure."""
         return self.structure(keys) if self.are_two_words else self.restored(keys)
 
     def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
-        """Returns where to cut the columns into parts that the kernels sort by, one after the other.
+        """Returns cuts into parts that kernels sort by in turn.
 
-        `travel` tells whether kernels can carry these keys. The first part has as few columns as that allows, but it
-        includes all leading integers that fit 32 bits together. The list is empty if the columns cannot be cut.
+        `travel` tells whether kernels can move these keys. The first part has as few columns as that allows, but all
+        leading integers of 32 bits together. Empty if there are no such cuts.
         """
         n = len(self.arrays)
         for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):
@@ -172,7 +170,7 @@ class Columns:
         return []
 
     def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
-        """Cuts the columns into the first `first`, then into single columns or integers of up to `most_bits` bits."""
+        """Cuts into the first `first` columns, then single ones or integers of up to `most_bits` bits."""
         n, edges = len(self.arrays), [0, first]
         for end in range(first + 1, n):
             joined = self.part(edges[-1], end + 1)
@@ -182,25 +180,25 @@ class Columns:
 
     @property
     def is_word(self) -> bool:
-        """Whether the columns are integers of up to 32 bits together."""
+        """Whether columns are integers of up to 32 bits together."""
         return self.bits <= WORD and self.are_integers
 
     def key_struct(self) -> jax.ShapeDtypeStruct:
-        """Returns the shape and type of the key."""
+        """Returns the key's shape and type."""
         dtype = self.arrays[0].dtype if len(self.arrays) == 1 else code_dtype(self.bits)
         return jax.ShapeDtypeStruct(self.shape, dtype)
 
     def digits(self) -> list[Digit]:
-        """Returns the long number, its highest digit first."""
+        """Returns the long number, highest digit first."""
         return [digit for x, down in zip(self.arrays, self.descending, strict=True) for digit in _digits(x, down)]
 
     def codes(self) -> list[jax.Array]:
-        """Returns the long number as keys for kernels, the highest first."""
+        """Returns the long number as keys, highest first."""
         digits = self.digits()
         return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
 
     def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
-        """Returns the columns of items from their highest codes; None for columns that these do not hold."""
+        """Returns columns from the highest codes; None for columns that these do not hold."""
         pairs = zip(codes, self.code_bits, strict=False)
         digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
         columns: list[jax.Array | None] = []
@@ -213,14 +211,14 @@ class Columns:
         return columns
 
     def restored(self, codes: Sequence[jax.Array], take: Callable[[jax.Array], jax.Array] | None = None) -> Any:
-        """Restores keys from their codes, in the structure of the input; gathers columns that codes do not hold."""
+        """Restores keys from codes in the input's structure; gathers columns that codes do not hold."""
         columns = self.unpacked(codes)
         if take is not None:
             columns = [take(x) if y is None else y for x, y in zip(self.arrays, columns, strict=True)]
         return self.structure(columns)
 
     def code_and_rest(self, operation: str) -> tuple[jax.Array, list[jax.Array]]:
-        """Returns the code of the columns over a mesh axis, and the columns that cannot be computed from it."""
+        """Returns the code over a mesh axis, and the columns that it does not determine."""
         expect_one_code(operation, self)
         return self.codes()[0], [] if self.are_integers else [x for x in self.arrays if not _is_integer(x)]
 
@@ -231,13 +229,13 @@ class Columns:
         live: jax.Array,
         fill: Callable[[Any], jax.Array] = lambda dtype: jnp.zeros((1,), dtype),
     ) -> Any:
-        """Returns the columns of moved codes in the structure of the input; past the live items, `fill(dtype)`."""
+        """Returns columns of moved codes in the input's structure; `fill(dtype)` past live items."""
         floats = iter(rest)
         columns = [next(floats) if x is None else x for x in self.unpacked([code])]
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
 
     def run_keys(self) -> jax.Array:
-        """Returns codes, or the numbers of runs: neighbours are equal exactly if those in all columns are equal."""
+        """Returns codes, or numbers of runs: neighbours are equal exactly if all columns' are."""
         if self.fits:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
@@ -250,14 +248,14 @@ def travelling(parts: Sequence[Columns], i: int) -> list[int]:
 
 
 def key_starts(keys: jax.Array | Columns) -> jax.Array:
-    """Returns which keys differ from the previous one; the first one does."""
+    """Returns which keys differ from the previous one, as the first does."""
     return _run_starts(keys.digits() if isinstance(keys, Columns) else _digits(keys, False))
 
 
 def expect_keys(
     operation: str, argument: str, keys: Keys, descending: Directions = False
 ) -> tuple[jax.Array | Columns, bool]:
-    """Returns keys, and whether they are in descending order: an array, or `Columns`, which know their directions."""
+    """Returns an array or `Columns`, which know their directions, and whether an array is descending."""
     if _is_columns(keys):
         return Columns(operation, argument, keys, descending), False
     if isinstance(keys, list) and _has_arrays(keys):
@@ -268,7 +266,7 @@ def expect_keys(
 def expect_pair(
     operation: str, a: Keys, b: Keys, *, names: tuple[str, str] = ("a", "b"), descending: Directions = False
 ) -> tuple[Any, Any, bool]:
-    """Returns two operands of keys of the same types, and whether they are arrays in descending order."""
+    """Returns two operands of one type, and whether they are arrays in descending order."""
     a_name, b_name = names
     if _is_columns(a) != _is_columns(b):
         expected = "a tuple of columns" if _is_columns(a) else "one array"
@@ -287,18 +285,18 @@ def expect_pair(
 
 
 def pair_counts(operation: str, names: Sequence[str], keys: Sequence[Any], counts: Sequence[Count]) -> list[jax.Array]:
-    """Returns the live counts of two operands of checked keys."""
+    """Returns live counts of two operands."""
     sides = zip(names, counts, keys, strict=True)
     return [count_operand(operation, f"{name}_count", count, x.shape[0]) for name, count, x in sides]
 
 
 def columns_of(keys: jax.Array | Columns) -> list[jax.Array]:
-    """Returns the columns of checked keys; an array is one."""
+    """Returns the columns of checked keys."""
     return keys.arrays if isinstance(keys, Columns) else [keys]
 
 
 def alike(keys: jax.Array | Columns, other: Any) -> Any:
-    """Returns `other`, keys of the same types in the caller's form, as checked keys."""
+    """Returns `other`, of the same types in the caller's form, as checked keys."""
     return keys.replaced(other) if isinstance(keys, Columns) else other
 
 
@@ -313,7 +311,7 @@ def in_form(keys: jax.Array | Columns) -> Any:
 
 
 def expect_told_apart(operation: str, **keys: Keys | None) -> None:
-    """Raises an error if 64-bit floats of the host become equal once JAX cuts them to 32 bits.
+    """Raises if 64-bit floats of the host become equal as 32 bits.
 
     Operations that test keys for equality call it.
     """
@@ -331,7 +329,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
         numbers = np.concatenate(list(host.values()))
         with np.errstate(over="ignore"):
             if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
-                continue  # float32 holds them exactly; this usual case takes one pass
+                continue  # float32 is exact: the usual case takes one pass
             numbers.sort()
             cut = numbers.astype(np.float32)
         merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))
@@ -342,7 +340,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
 
 
 def _wide_floats(x: object) -> np.ndarray | None:
-    """Returns 64-bit floats from the host, Python's own among them; None for anything else."""
+    """Returns the host's 64-bit floats, Python's too; None for anything else."""
     leaves = x if isinstance(x, (list, tuple)) else [x]
     if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
         return None
@@ -354,7 +352,7 @@ def _wide_floats(x: object) -> np.ndarray | None:
 
 
 def _is_columns(keys: object) -> TypeGuard[tuple[ArrayLike, ...]]:
-    """Whether keys are columns; a tuple of numbers is one array."""
+    """Whether keys are columns; a tuple of numbers is an array."""
     return isinstance(keys, tuple) and _has_arrays(keys)
 
 
@@ -372,13 +370,13 @@ def _directions(operation: str, descending: Directions, columns: int) -> tuple[b
 
 
 class KeyPair:
-    """Two sorted operands as kernels take them; it also restores the caller's keys from the kernels' results.
+    """Two sorted operands as kernels take them; restores the caller's keys from results.
 
     Attributes:
-      a, b: keys, or codes of columns.
+      a, b: keys, or columns' codes.
       a_count, b_count: live counts as operands.
       descending: whether `a` and `b` are in descending order.
-      is_code: whether the caller's keys can be computed from the keys that a kernel returns, without indices.
+      is_code: whether keys from a kernel determine the caller's, without indices.
     """
 
     def __init__(
@@ -407,14 +405,14 @@ class KeyPair:
 
     @property
     def code_operands(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """`operands` over a mesh axis, where one code has to hold all columns."""
+        """`operands` over a mesh axis, where one code holds all columns."""
         if self._columns is not None:
             expect_one_code(self._operation, self._columns[0])
         return self.operands
 
     @property
     def rest(self) -> list[list[jax.Array]]:
-        """The columns of both sides that their codes do not determine."""
+        """Columns of both sides that codes do not determine."""
         return [[], []] if self._columns is None else [x.code_and_rest(self._operation)[1] for x in self._columns]
 
     @property
@@ -425,7 +423,7 @@ class KeyPair:
     def of_code_and_rest(
         self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: ArrayLike = 0
     ) -> Any:
-        """Returns the caller's keys from keys that were moved over a mesh axis."""
+        """Returns the caller's keys from those moved over a mesh axis."""
         if self._columns is None:
             return keys
         fill = functools.partial(fill_operand, self._operation, fill_value)
@@ -433,16 +431,16 @@ class KeyPair:
 
     @property
     def codes(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The pair as codes of unsigned words, even for keys that are one array."""
+        """The pair as codes of unsigned words, for single arrays too."""
         _, _, a_count, b_count = self.code_operands
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         return a.codes()[0], b.codes()[0], a_count, b_count
 
     def with_nans_apart(self) -> KeyPair:
-        """Returns the pair in which no NaN of a equals one of b.
+        """Returns a pair in which no NaN of a equals one of b.
 
-        It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs get
-        that value, because a comes first among equal keys.
+        Floats become integers in their order, with a value below that of NaN for a's NaNs. a comes first among equal
+        keys.
         """
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         if a.are_integers:
@@ -451,7 +449,7 @@ class KeyPair:
         return KeyPair(self._operation, a, b, self.a_count, self.b_count)
 
     def fill(self, fill_value: ArrayLike) -> jax.Array:
-        """Returns the fill value of the kernel's keys, as an operand of shape [1]; `restored` fills columns."""
+        """Returns the fill value of kernels' keys, `[1]`; `restored` fills columns."""
         if self._columns is None:
             return fill_operand(self._operation, fill_value, self.a.dtype)
         return jnp.zeros((1,), self.a.dtype)
@@ -464,10 +462,10 @@ class KeyPair:
         count: jax.Array | None = None,
         fill_value: ArrayLike = 0,
     ) -> Any:
-        """Returns the caller's keys from those that the kernel returned.
+        """Returns the caller's keys from a kernel's.
 
-        `count` of them hold items (default: all that are live on both sides). `indices`, into the concatenation of
-        both sides, -1 past the count, are needed unless `is_code`.
+        `count` of them are items, by default all live ones. Unless `is_code`, `indices` point into both sides, -1 past
+        the count.
         """
         if self._columns is None:
             return keys
@@ -487,20 +485,20 @@ class KeyPair:
         return a.structure([restore(*x) for x in zip(a.arrays, b.arrays, unpacked, strict=True)])
 
     def _live(self) -> jax.Array:
-        """Returns the number of live items on both sides."""
+        """Returns both sides' number of live items."""
         n_a, n_b = self.a.shape[0], self.b.shape[0]
         dtype = index_dtype(self._operation, "a and b", n_a + n_b)
         return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
 
 
 def expect_one_code(operation: str, keys: jax.Array | Columns) -> None:
-    """Raises an error for keys over a mesh axis if one code cannot hold all columns."""
+    """Raises over a mesh axis if one code cannot hold all columns."""
     if isinstance(keys, Columns) and not keys.fits:
         raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
 
 
 def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | None) -> Any:
-    """Returns keys that no mesh axis divides, in ascending order: an array, or `Columns`."""
+    """Returns an array or `Columns` in ascending order, not divided by a mesh axis."""
     expect_told_apart(operation, **{argument: keys})
     given, _ = expect_keys(operation, argument, keys)
     if axis_name is not None:
@@ -509,7 +507,7 @@ def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | 
 
 
 def _nans_apart(x: jax.Array) -> jax.Array:
-    """Returns the integers that order a column; those of NaNs are one less than `ordered_integers` gives."""
+    """Returns `ordered_integers`, less one for NaNs."""
     ordered = ordered_integers(x)
     return ordered if _is_integer(x) else where(jnp.isnan(x), ordered - 1, ordered)
 
@@ -521,10 +519,10 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
 def directed_pair(
     operation: str, a: Keys, b: Keys, descending: Directions
 ) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
-    """Returns two operands, their directions, and the function that gives keys of results the caller's form.
+    """Returns two operands, directions, and the function for the caller's form of results.
 
-    The keys are checked by `expect_told_apart`, because operations test them for equality. Arrays in descending order
-    become columns of one array, whose codes are in ascending order as kernels need it.
+    `expect_told_apart` checks the keys, which are tested for equality. Arrays in descending order become columns, whose
+    codes ascend.
     """
     expect_told_apart(operation, a=a, b=b)
     if _is_columns(a) or not static_flag(operation, "descending", descending):
@@ -543,7 +541,7 @@ def sorted_pair(
     descending: Directions = False,
     unique: bool = False,
 ) -> KeyPair:
-    """Returns two sorted operands of keys of the same types, checked, as kernels take them."""
+    """Checks two sorted operands; returns them as kernels take them."""
     x, y, down = expect_pair(operation, a, b, names=names, descending=descending)
     counts = pair_counts(operation, names, (x, y), (a_count, b_count))
     sides = zip(names, (x, y), counts, strict=True)
@@ -561,7 +559,7 @@ def expect_sorted(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> Any:
-    """Returns checked keys; with checks on, raises unless the live ones are in order.
+    """Returns keys; with checks on, requires that live ones are in order.
 
     For `within`, see `sorted_keys`.
     """
@@ -572,7 +570,7 @@ def expect_sorted(
 
 
 def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) -> list[jax.Array]:
-    """Returns keys of up to 64 bits that compare as the columns of both sides do."""
+    """Returns keys of up to 64 bits that compare as both sides' columns."""
     digits, counts, bits = [a.digits(), b.digits()], (a_count, b_count), a.bits
     while bits > WIDEST:
         codes = [code_of(x, 0, WIDEST) for x in digits]
@@ -583,7 +581,7 @@ def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) 
 
 
 def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_count: jax.Array) -> list[Digit]:
-    """Returns, for each code, the place of the first equal code in the merge with other codes, as digits."""
+    """Returns each code's place in the merge with others, of the first equal one, as digits."""
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)
@@ -598,13 +596,12 @@ def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_
 
 
 def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:
-    """Returns the digits below the highest 64 of all bits."""
+    """Returns the digits below the highest 64 bits."""
     cuts = [(at, min(WORD, bits - at)) for at in range(WIDEST, bits, WORD)]
     return [Digit(part(digits, *cut), cut[1]) for cut in cuts]
 
 
 def _run_starts(digits: Sequence[Digit]) -> jax.Array:
-    """Returns which items differ from the previous one."""
     starts = is_first(digits[0].words.shape[0])
     for words, _ in digits:
         starts |= words != shifted(words, 1)
@@ -616,7 +613,7 @@ def _is_integer(x: jax.Array) -> bool:
 
 
 def _digits(x: jax.Array, descending: bool) -> list[Digit]:
-    """Returns a column as a number in the requested order."""
+    """Returns a column as a number in order."""
     bits, word = 8 * x.dtype.itemsize, _word(x.dtype)
     code = ordered_integers(x)
     if code.dtype != word:
@@ -625,7 +622,7 @@ def _digits(x: jax.Array, descending: bool) -> list[Digit]:
 
 
 def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool) -> jax.Array:
-    """Returns the column of integers whose number begins `at` bits below the top."""
+    """Returns the integers whose number begins `at` bits below the top."""
     bits, word = 8 * dtype.itemsize, _word(dtype)
     code = part(digits, at, min(bits, WORD)).astype(word)
     if bits > WORD:
@@ -639,7 +636,7 @@ def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool)
 def _sign_flipped(code: jax.Array) -> jax.Array:
     """Returns the signed integers of a code, or the reverse.
 
-    Integers of 32 bits may become the bits of floats, so the flip is hidden from compilers: see `opaque`.
+    32 bits may become bits of floats, so the flip is `opaque`.
     """
     bits = 8 * code.dtype.itemsize
     flipped: jax.Array = (opaque(code) if bits == WORD else code) ^ code.dtype.type(1 << (bits - 1))

@@ -1,4 +1,4 @@
-"""`align`: cuts two sorted arrays on several devices at the same keys, so that operations on both need no exchange."""
+"""`align`: cuts two sorted arrays on several devices at the same keys."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def align(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
 ) -> Aligned:
-    """Redistributes two sorted arrays over a mesh axis, so that later operations on both move no item between devices.
+    """Cuts two sorted arrays over a mesh axis at the same keys, so that later operations on both move no items.
 
-    Each device gets equally many items of both together, and no key on a device is greater than a key on a later
-    device. `merge`, `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations accept the
-    result with `aligned=True`. Without that, each of them aligns its arrays itself. So `align` saves exchanges if
-    several of them work on the same arrays.
+    Each device gets equally many items of both together, and no key is greater than one on a later device. `merge`,
+    `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations accept the result with
+    `aligned=True`. Without that, each of them aligns its arrays itself, so `align` pays off if several work on the same
+    arrays.
 
     Args:
       a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, over all devices of the axis. Floats are
         in the order of `jax.lax.sort`: NaN is largest, the two zeros are equal. Or columns of up to 64 bits in all: a
-        tuple of such arrays, compared one after the other.
+        tuple of such arrays, compared in turn.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape, moved along with a.
       b_values: a pytree of arrays with leading axis `n_b`, moved along with b.
@@ -86,7 +86,7 @@ def align(
       ValueError: an argument's shape is not one of the above; 2^31 items or more on all devices without
         `jax_enable_x64`.
 
-    Each item moves once. The cuts are on the merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): among equal keys
+    Each item moves once. The cuts are on the merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): of equal keys,
     those of a come first, and a key with more copies than a device has room for continues on the next devices.
 
     Example:

@@ -1,4 +1,4 @@
-"""Sorted keys with the position of each in the input, for operations that accept keys in any order."""
+"""Sorted keys with their positions in the input, for operations that accept any order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
 
 class Ordered(NamedTuple):
-    """Sorted keys, and the position of each in the input.
+    """Sorted keys, and their positions in the input.
 
     Attributes:
-      keys: the sorted keys, checked.
-      order: `[n]`, the position of each in the caller's array.
+      keys: checked.
+      order: `[n]`, positions in the caller's array.
       count: the live count as an operand.
     """
 
@@ -32,7 +32,7 @@ class Ordered(NamedTuple):
     count: Any
 
     def to_rows(self, x: jax.Array) -> jax.Array:
-        """Moves values of the sorted keys, integers or bools, back to the rows of the input."""
+        """Moves values of sorted keys, integers or bools, back to the input's rows."""
         n = self.order.shape[0]
         if not is_long_permutation(n):
             return scattered(self.order, x)
@@ -40,13 +40,13 @@ class Ordered(NamedTuple):
 
 
 def scattered(order: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns an array in which `x[i]` is at place `order[i]`."""
+    """Puts `x[i]` at place `order[i]`."""
     given: dict[str, Any] = {"mode": "promise_in_bounds", "unique_indices": True, "wrap_negative_indices": False}
     return jnp.zeros_like(x).at[order].set(x, **given)
 
 
 def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns the same as `scattered`, by a sort, which is faster for long permutations on a GPU."""
+    """`scattered` by a sort, which is faster for long permutations on a GPU."""
     words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
     with by_construction():
         moved = Sort("sort", order, bits=max(1, (order.shape[0] - 1).bit_length())).run(words)
@@ -57,7 +57,7 @@ def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
 def in_order(
     name: str, argument: str, keys: jax.Array | Columns, count: jax.Array, *, is_sorted: bool = False
 ) -> Ordered:
-    """Sorts checked keys, unless they are sorted already."""
+    """Sorts checked keys, unless they are sorted."""
     if is_sorted:
         n = keys.shape[0]
         return Ordered(keys, jnp.arange(n, dtype=index_dtype(name, argument, n)), count)
@@ -69,7 +69,7 @@ def in_order(
 def rows_in_order(
     name: str, keys: jax.Array | Columns, leaves: Sequence[jax.Array], count: jax.Array, *, ordered: bool = True
 ) -> tuple[Ordered, list[jax.Array]]:
-    """Sorts checked keys and the rows that belong to them; without `ordered`, the order is `ABSENT`."""
+    """Sorts checked keys and their rows; without `ordered`, the order is `ABSENT`."""
     with by_construction():
         plain, restore = plain_leaves(leaves)
         sorted_keys, moved = Sort(name, keys, count=count).rows(plain, ordered=ordered)

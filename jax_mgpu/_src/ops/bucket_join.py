@@ -1,7 +1,7 @@
-"""Joins of long tables by buckets: a GPU pairs the rows of a bucket in shared memory, without sorting the keys.
+"""Joins of long tables by buckets: a GPU pairs a bucket's rows in shared memory, without sorting the keys.
 
-Keys become codes of 32 bits, which a bijection mixes, and rows are partitioned by the highest bits of the mixed codes.
-That takes one pass for each 8 bits of a bucket's number; a sort takes one for each 8 bits of the keys.
+A bijection mixes keys, as codes of 32 bits, and rows are partitioned by the highest bits. That takes a pass per 8 bits
+of a bucket's number, a sort one per 8 bits of the keys.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.ops.scan import _scan
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation, partitioned
 
-# kBucketCapacity and kBucketChunk of ffi/ops/bucket_join/operands.h.
+# From ffi/ops/bucket_join/operands.h.
 CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
 CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]
 CODE_BITS = 32
-# Odd numbers, with which runs, multiples and floats filled the buckets as evenly as random codes did.
+# These odd numbers filled buckets with runs, multiples and floats as evenly as with random codes.
 MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
 
 
 class Partition(NamedTuple):
-    """The rows of a table, partitioned into buckets.
+    """A table's rows by bucket.
 
     Attributes:
-      codes: the mixed codes of its rows, bucket after bucket.
-      rows: the row of each code.
-      bounds: where the buckets begin, and where the last one ends.
+      codes: mixed codes, bucket after bucket.
+      rows: each code's row.
+      bounds: where buckets begin, and where the last one ends.
     """
 
     codes: jax.Array
@@ -59,9 +59,9 @@ class BucketTables(NamedTuple):
     """Two tables, with mixed codes as keys.
 
     Attributes:
-      codes: the mixed codes of both.
-      counts: their live counts as operands.
-      rows: the number of each code's row; None if that is the position of the code.
+      codes: mixed codes of both.
+      counts: live counts as operands.
+      rows: each code's row; None if it is the code's position.
     """
 
     codes: tuple[jax.Array, jax.Array]
@@ -76,7 +76,7 @@ class BucketTables(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """The bits of a bucket's number: the mean bucket of b fills at most half of a kernel's table."""
+        """A bucket number's bits: b's mean bucket fills at most half of a kernel's table."""
         return ((self.lengths[1] - 1) // (CAPACITY // 2)).bit_length()
 
     def others(self) -> Partition:
@@ -84,7 +84,7 @@ class BucketTables(NamedTuple):
         return self._partition(1)
 
     def joined(self, others: Partition, size: int, keep_a: bool) -> list[jax.Array]:
-        """Returns the pairs of rows of both tables, as the kernels give them, and their number."""
+        """Returns the pairs of rows, as kernels give them, and their number."""
         rows = self._partition(0)
         extra = jnp.maximum((rows.sizes - 1) // CHUNK, 0)
         extra = _scan(x=extra, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
@@ -111,7 +111,7 @@ class BucketTables(NamedTuple):
 def bucket_tables(
     name: str, keys: Sequence[Any], counts: Sequence[jax.Array], *, null_equal: bool, size: int
 ) -> BucketTables | None:
-    """Returns the tables of a join of checked keys by buckets; None if buckets cannot serve it."""
+    """Returns the tables for buckets; None if buckets cannot serve the join."""
     sides = [
         x if isinstance(x, Columns) else Columns(name, side, (x,), False) for side, x in zip("ab", keys, strict=True)
     ]
@@ -129,12 +129,12 @@ def bucket_tables(
 
 
 def fit_for_buckets(n_a: int, n_b: int, size: int) -> bool:
-    """Whether tables of these lengths are long enough for buckets, and the kernels can count their rows."""
+    """Whether buckets pay off for these lengths, and kernels can count the rows."""
     return is_long_permutation(n_a) and 0 < n_b < 2**31 - n_a and size <= 2 * (n_a + n_b)
 
 
 def mixed(codes: jax.Array) -> jax.Array:
-    """Returns a bijection of 32 bits that makes the highest bits depend on all bits of the codes."""
+    """Returns a bijection of 32 bits whose highest bits depend on all bits."""
     for shift, factor in ((16, MULTIPLIERS[0]), (15, MULTIPLIERS[1])):
         codes ^= codes >> shift
         codes *= jnp.uint32(factor)
@@ -158,7 +158,7 @@ def _fallback(
     size: int,
     keep_a: int,
 ) -> Sequence[jax.Array]:
-    """Joins in plain JAX, by sorts of the codes; codes past the last bucket are sorted to the end."""
+    """Joins by sorts of the codes; those past the last bucket come last."""
 
     def in_order(codes: jax.Array, rows: jax.Array, bounds: jax.Array) -> tuple[jax.Array, jax.Array]:
         is_dead = jnp.arange(codes.shape[0], dtype=bounds.dtype) >= bounds[-1]

@@ -42,10 +42,10 @@ def bulk_remove(
       fill_value: the value of rows past the last kept one.
       count: the number of live items of `x`, an integer scalar (default `n`).
       axis_name: remove items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Indices are
-        positions in the global array, sorted over all devices; each may be on any device. The default of `size` is `n`.
+        positions in the global array, sorted over all devices, on any of them. The default of `size` is `n`.
 
     Returns:
-      `[size, …]`: the kept rows, as many as fit. Over a mesh axis `(rows, count)`: the device's own kept items, and
+      `[size, …]`: the kept rows, as many as fit. Over a mesh axis `(rows, count)`: the device's kept items, and
       their number, which can exceed `size`.
 
     Raises:
@@ -98,11 +98,11 @@ def bulk_insert(
       fill_value: the value of rows past the last one.
       count: the number of live items of `x`, an integer scalar (default `n`).
       axis_name: insert into the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
-        Indices are positions in the global array, sorted over all devices; each may be on any device, with its value.
+        Indices are positions in the global array, sorted over all devices, on any of them with their values.
 
     Returns:
       `[size, …]`: the rows of both, as many as fit; `values[i]` is in front of `x[indices[i]]`. Over a mesh axis
-      `(rows, count)`: the device's share, and how many rows it has; these numbers differ by at most one.
+      `(rows, count)`: the device's share, and its number of rows; these differ by at most one.
 
     Raises:
       TypeError: indices or count are not integers, `size` is not static, or the dtypes of `x` and `values` differ.
@@ -136,13 +136,11 @@ def bulk_insert(
 
 
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
-    """Returns how many items of x are live, which indices are in range, objects' starts, and how many results are live.
+    """Returns x's number of live items, which indices are in range, objects' starts, and the number of live results.
 
-    `drift` is 1 for an insertion and -1 for a removal: by this, each index moves the items after it.
-
-    Object `j` of the load-balancing search is inserted value `j` and the items up to the next one, or the items between
-    removed item `j` and the next one. Starts are positions in the result; an object whose index is out of range starts
-    at -1 or past all results.
+    `drift` is 1 for an insertion and -1 for a removal: an index moves later items by that. Object `j` of the
+    load-balancing search is inserted value `j` and the items up to the next one, or the items between removed items `j`
+    and `j + 1`. Starts are positions in the result, -1 or past all results if the index is out of range.
     """
     operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
     dtype = index_dtype(operation, "x", size + 1, x.shape[0] + indices.shape[0] + 1)
@@ -178,7 +176,7 @@ def _insert_fallback(
 
 
 def _kept_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns where in x and in the result the runs between removed items start, and the number of live results."""
+    """Returns where runs between removed items start in x and in the result, and the number of live results."""
     x, indices, count, _ = operands
     _, in_range, starts, total = _starts(x, indices, count, -1, size)
     zero = jnp.zeros((1,), starts.dtype)
@@ -187,7 +185,6 @@ def _kept_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax
 
 
 def _remove_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
-    """Gathers the runs."""
     sources, offsets, total = _kept_runs(primals, size)
 
     def run(x: jax.Array, fill: jax.Array) -> jax.Array:
@@ -203,7 +200,7 @@ def _remove_transpose(cotangents: Sequence[Any], operands: Operands, *, size: in
 
 
 def _pushed_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns where in the result and in x the runs between inserted values start, and the number of live items."""
+    """Returns where runs between inserted values start in the result and in x, and the number of live items."""
     x, indices, _, count, _ = operands
     live, in_range, starts, _ = _starts(x, indices, count, 1, size)
     zero = jnp.zeros((1,), starts.dtype)
@@ -221,7 +218,7 @@ def _insert_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[An
         tangent = scatter_rows(tangents.x, *_pushed_runs(primals, size), jnp.zeros((size, x.shape[1]), x.dtype))
     if tangents.values is not None:
         values = scatter(tangents.values, jnp.where(in_range, starts, -1), size)
-        tangent = values if tangent is None else tangent + values  # `tangent` is 0 in the slots of values
+        tangent = values if tangent is None else tangent + values  # `tangent` is 0 in the values' slots
     if tangents.fill_value is not None:
         rows = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
         tangent = fill_rows(rows, tangents.fill_value, jnp.arange(size, dtype=total.dtype) < total)
@@ -236,7 +233,7 @@ def _insert_transpose_x(cotangents: Sequence[Any], operands: Operands, *, size: 
 
 
 def _insert_transpose_values(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
-    """Returns the rows at which the values were inserted."""
+    """Returns the rows of inserted values."""
     x, indices, _, count, _ = operands
     _, in_range, starts, _ = _starts(x, indices, count, 1, size)
     return take_or_fill(cotangents[0], jnp.where(in_range, starts, -1), unique=True)

@@ -1,7 +1,7 @@
-"""Routing of a mixture of experts: dispatches tokens to their experts, and combines the experts' outputs per token.
+"""Routing of a mixture of experts: dispatches tokens, and combines experts' outputs per token.
 
-Both directions are gathers, and each is the other's transpose, because a row belongs to one slot of one token. JAX
-would transpose them to scatters, which add in any order on a GPU.
+Both are gathers and each other's transpose, because a row belongs to one slot of one token. JAX's transposes would be
+scatters, which add in any order on a GPU.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Dispatched(NamedTuple):
 def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
     """Brings each token to the experts that it chose.
 
-    There is no capacity: only slots with an expert out of range are dropped.
+    There is no capacity: only slots with experts out of range are dropped.
 
     Args:
       x: `[n, ...]`, any dtype: a row for each token.
@@ -77,7 +77,7 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
       ValueError: an argument's shape is not one of the above; 2^31 slots or more without `jax_enable_x64`.
 
     The result is linear in `x`. The transpose adds the slots of a token in their order, in float32 or wider, without a
-    sort. A call takes the time of a sort of small numbers, and of a gather.
+    sort. A call takes the time of a sort of small numbers and of a gather.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -161,7 +161,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
 def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     if not count.size:
         return [gather(x, tokens)]
-    (size,) = tokens.shape  # intervals of one row each, because their kernels move wide rows faster than XLA's gather
+    (size,) = tokens.shape  # intervals of one row: their kernels move wide rows faster than XLA's gather
     with by_construction():
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
 
@@ -197,7 +197,7 @@ def _combine_fallback(rows: jax.Array, back: jax.Array, weights: jax.Array) -> S
 
 
 def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """Returns, for each row, the cotangent of its token, times the weight of its slot."""
+    """Returns each row's token's cotangent times its slot's weight."""
     rows, back, weights = operands
     size, slots = rows.shape[0], back.shape[1]
     index = index_dtype("combine", "back", max(size, back.size))
@@ -214,7 +214,7 @@ def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> ja
 
 
 def _combine_transpose_weights(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """Returns, for each weight, the dot of its row and the cotangent of its token."""
+    """Returns the dots of rows and their tokens' cotangents."""
     rows, back, weights = operands
     exact = wide_dtype(rows.dtype)
     products = gather(rows, back, unique=True).astype(exact) * cotangents[0].astype(exact)[:, None]

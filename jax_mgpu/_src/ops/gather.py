@@ -1,8 +1,7 @@
-"""Rows taken by index: the only gather of the library whose indices may repeat.
+"""Rows by index: the only gather of the library whose indices may repeat.
 
-JAX transposes its own gather to a scatter that adds in the table's type. In bfloat16, such a sum of ones stops at 256,
-and on a GPU atomic additions may give other bits in each run. So this is a primitive of its own, whose transpose adds
-rows as `reduce_by_id` does.
+JAX's own gather becomes a scatter that adds in the table's type: in bfloat16, a sum of ones stops at 256, and on a GPU
+atomic additions may give other bits in each run. The transpose of this primitive adds rows as `reduce_by_id` does.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from jax_mgpu._src.keys.bits import keeping_bits
 
 
 def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False, fill: int = 0) -> jax.Array:
-    """Returns rows of x at indices of any rank; 0 at indices outside of x, negative ones included.
+    """Returns rows at indices of any rank; 0 at indices outside of x, negative ones included.
 
-    `unique` says that no row is taken twice, so that the transpose scatters rows without adding. `inside` says that no
-    index lies outside. `fill` replaces the 0, for integers and bools only.
+    `unique`: no row is taken twice, so that the transpose scatters without adding. `inside`: no index lies outside.
+    `fill` replaces the 0 for integers and bools.
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return _take(x, indices, inside, fill)
@@ -35,7 +34,7 @@ def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bo
 
 def _take(x: jax.Array, indices: jax.Array, inside: int, fill: int = 0) -> jax.Array:
     n = x.shape[0]
-    if n == 0:  # nothing is taken, but the result must vary under shard_map as rows of x would
+    if n == 0:  # nothing is taken, but the result must vary under shard_map as rows of x
         return vary_as(jax.lax.full_like(x, fill, shape=(*indices.shape, *x.shape[1:])), x, indices)
     mode: dict[str, Any] = {"mode": "promise_in_bounds"} if inside else {"mode": "fill", "fill_value": fill}
     options: dict[str, Any] = {"wrap_negative_indices": False, "out_sharding": rows_sharding(x, indices.ndim)}
@@ -59,7 +58,7 @@ class _Gather(Operation):
         self.def_linear(x=_transpose)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        """A batch of indices into one table is one array of indices: the transpose adds all rows at once."""
+        """Makes a batch of indices into one table one array, so that the transpose adds all rows at once."""
         x, indices = operands
         if axes[0] is not None:
             return super()._batch(operands, axes, **attributes)
@@ -69,7 +68,7 @@ class _Gather(Operation):
         return rows, [x.ndim - 1 - self.row_rank]
 
     def _abstract(self, *avals: jax.core.ShapedArray, **attributes: Attribute) -> list[Any]:
-        """Under an Explicit mesh, results are sharded like the indices, and rows like the rows of x."""
+        """Shards results like the indices, and rows like x's, under an Explicit mesh."""
         (rows,) = super()._abstract(*avals, **attributes)
         if rows.sharding.mesh.empty:
             return [rows]
@@ -84,7 +83,7 @@ def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, inside: int) -> jax.Array:
-    """Each row of x gets the sum of the cotangents of all places where it was taken to."""
+    """Sums, for each row of x, the cotangents of all places to which it was taken."""
     x, indices = operands
     if not unique:
         return add_rows(cotangents[0], indices, x)
@@ -92,7 +91,7 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, in
 
 
 def scatter(rows: jax.Array, indices: jax.Array, size: int, *, inside: bool = False) -> jax.Array:
-    """Returns rows at distinct indices among zeros: the transpose of a gather that takes no row twice."""
+    """Puts rows at distinct indices among zeros: the transpose of a gather without repeats."""
     return _scatter(rows.ndim - indices.ndim, indices.ndim)(rows=rows, indices=indices, size=size, inside=inside)[0]
 
 
@@ -123,24 +122,24 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
     return operation
 
 
-_SUMS: list[Callable[..., jax.Array]] = []  # set by reduce_by_id.py, which imports this module
+_SUMS: list[Callable[..., jax.Array]] = []  # reduce_by_id.py, which imports this module, sets it
 
 
 def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """Sums rows by index, in a fixed order, into an array like `like`; drops indices outside of it."""
+    """Sums rows by index in a fixed order into an array like `like`; drops indices outside."""
     return _SUMS[0](rows, indices, like)
 
 
 def add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """`add_rows` of `rows[taken]` times their weights, `[entries, groups]`, which may be absent, by a sort of indices.
+    """`add_rows` of `rows[taken]` times weights, `[entries, groups]` or absent, by a sort of indices.
 
-    The taken rows are not written to memory.
+    Taken rows are not written to memory.
     """
     return _SUMS[1](rows, taken, weights, indices, like)
 
 
 def set_sums(add: Callable[..., jax.Array], add_taken: Callable[..., jax.Array]) -> None:
-    """Sets the functions that `add_rows` and `add_taken_rows` call."""
+    """Sets what `add_rows` and `add_taken_rows` call."""
     _SUMS[:] = [add, add_taken]
 
 

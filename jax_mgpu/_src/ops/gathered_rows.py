@@ -1,8 +1,8 @@
-"""`segmented_reduce` of rows that are gathered, weighted, or both, as in pooled embeddings.
+"""`segmented_reduce` of gathered or weighted rows, as in pooled embeddings.
 
-Sums, and other operators that need no position, are one operation over the table: kernels read, weight and combine a
-row at once. Its derivatives are sums too: by row for the table, and dots of rows for the weights. All other operators
-combine rows that are gathered first. Entries whose index lies outside of the table are dropped.
+Sums, and other operators without positions, are one operation over the table: kernels read, weight and combine rows at
+once. Its derivatives are sums by row for the table, and dots of rows for the weights. Other operators gather rows
+first. Indices outside of the table are dropped.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from jax_mgpu._src.ops.gather import add_rows, add_taken_rows, gather
 from jax_mgpu._src.ops.scan import before_map, item_segments, pieces, scan_columns
 
 NAME = "segmented_reduce"
-SUMS = ("add", "sum", "mean")  # the operators that accept weights
+SUMS = ("add", "sum", "mean")  # operators with weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
 POSITIONS = ("argmin", "argmax")
-# From this width on, the derivative by x on CUDA sorts the entries by row. For narrower rows, it takes less time to
-# write the cotangent of each entry to memory, and to add them by index.
+# For rows at least this wide, the derivative by x on CUDA sorts the entries. For narrower ones, writing entries'
+# cotangents and adding them by index is faster.
 LEAST_SORTED_WIDTH = 16
 NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # absent weights: `ABSENT` has one axis, weights have two
 
@@ -73,7 +73,7 @@ def reduce_gathered(
     ends: ArrayLike | None,
     count: Count,
 ) -> Any:
-    """`segmented_reduce` with indices or weights; `reduce` is that function."""
+    """`segmented_reduce` (`reduce`) with indices or weights."""
     expect_no_axis(NAME, "weights" if indices is None else "indices", asked.axis_name)
     names = jax.tree.leaves(asked.op)
     if weights is not None:
@@ -103,7 +103,7 @@ def reduce_gathered(
 def weighted_rows(
     x: jax.Array, heads: jax.Array, indices: jax.Array, weights: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Returns the sums of rows of x, `[n, width]`, each times its weight, by segments; x and weights have one type."""
+    """Returns segments' sums of rows `[n, width]` times weights of the same type."""
     if not indices.size:
         return jnp.zeros((heads.shape[0], x.shape[1]), x.dtype)
     given = {"x": x, "heads": heads, "indices": indices, "weights": weights[:, None], "count": count}
@@ -111,7 +111,7 @@ def weighted_rows(
 
 
 def _table(x: Pytree) -> Any:
-    """Returns x, with a list of numbers converted to an array, as in `segmented_reduce`."""
+    """Returns x, a list of numbers as an array."""
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         return as_array(NAME, "x", x)
     return x
@@ -127,7 +127,7 @@ def _weights(weights: ArrayLike) -> jax.Array:
 
 
 def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
-    """Converts an array to the type of its products with weights. Other types stay; a later check reports them."""
+    """Converts an array to the type of its products with weights. A later check reports types without products."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
     return x.astype(jnp.result_type(x, weights)) if is_number else x
@@ -136,7 +136,7 @@ def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
 def _reduce_leaf(
     leaf: Leaf, heads: jax.Array, indices: jax.Array | None, weights: jax.Array | None, entries: int, count: jax.Array
 ) -> jax.Array:
-    """Returns the results of one array of x."""
+    """Returns the results of one array."""
     if weights is not None:
         k = weights.ndim - 1
         if weights.shape[0] != entries or weights.shape[1:] != leaf.trailing[:k]:
@@ -146,10 +146,10 @@ def _reduce_leaf(
             )
     if leaf.is_empty:
         return leaf.nothing(heads.shape)
-    if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrower integers
+    if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrow integers
         leaf = dataclasses.replace(leaf, x=leaf.x.astype(sum_dtype(leaf.x.dtype)), wide=False)
     x, given = leaf.rows, {"heads": heads, "count": count}
-    if entries == 0:  # empty indices would be taken for absent ones
+    if entries == 0:  # empty indices would pass for absent ones
         x, indices = x[:0], None
     if weights is not None:
         groups = math.prod(weights.shape[1:])
@@ -169,7 +169,7 @@ def _reduce_leaf(
 
 
 def _number_inside(n: int, heads: jax.Array, indices: jax.Array | None, entries: int, count: jax.Array) -> jax.Array:
-    """Returns, for each segment, the number of entries whose index is a row of n."""
+    """Returns each segment's number of entries that are rows of n."""
     dtype = index_dtype(NAME, "indices", entries)
     marks = jnp.ones((entries,), dtype) if indices is None else _inside(indices, n).astype(dtype)
     return REGISTRY["segmented_reduce"](x=marks, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
@@ -180,7 +180,7 @@ def _inside(indices: jax.Array, n: int) -> jax.Array:
 
 
 def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
-    """Sets the weights of dropped entries, `[entries, groups]`, to 0: an infinite weight times 0 would be NaN."""
+    """Sets dropped entries' weights, `[entries, groups]`, to 0: an infinite one times 0 would be NaN."""
     if indices is None or not indices.size:
         return weights
     return jnp.where(_inside(indices, n)[:, None], weights, 0)
@@ -188,7 +188,7 @@ def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
 
 @jax.custom_jvp
 def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
-    """Returns weighted means. Their derivatives are 0 for a cotangent of 0, even if the weights add up to 0."""
+    """Returns weighted means. A cotangent of 0 has derivatives of 0, even if weights add up to 0."""
     return sums / masses
 
 
@@ -208,7 +208,7 @@ def _reduce_kept(
     ends: ArrayLike | None,
     count: Count,
 ) -> Any:
-    """`reduce_gathered` for rows that are gathered first, without the dropped ones."""
+    """`reduce_gathered` of rows gathered first, without dropped ones."""
     op, item_map = asked.op, asked.map
     x = _table(x) if item_map is None and not callable(op) else x
     leaves, structure = flatten(x)
@@ -251,7 +251,7 @@ def _reduce_kept(
 
 
 def _kept(keep: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns the kept positions, their number, and the number of kept ones before each."""
+    """Returns kept positions, their number, and the number of kept ones before each."""
     n = keep.shape[0]
     dtype = index_dtype(NAME, "indices", n)
     none = {"x": np.zeros((0, 1), np.int32), "fill_value": np.zeros((1,), np.int32)}
@@ -293,7 +293,7 @@ def _fallback(
 
 
 def _of_columns(weights: jax.Array, width: int) -> jax.Array:
-    """Returns the weight of each column: the weight of its group of neighbouring columns."""
+    """Returns each column's weight: that of its group of neighbours."""
     entries, groups = weights.shape
     return jnp.broadcast_to(weights[:, :, None], (entries, groups, width // groups)).reshape(entries, width)
 
@@ -306,7 +306,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
         return results, [None]
 
     def gathered(x: jax.Array) -> jax.Array:
-        """Returns the results from rows that are gathered first: none of them repeats."""
+        """Returns results of rows gathered first."""
         kept, total, before = _kept(_inside(primals.indices, x.shape[0]), primals.count)
         rows = gather(x, take_or_fill(primals.indices, kept, jnp.full((1,), -1, primals.indices.dtype)))
         live = total.reshape(1)
@@ -316,7 +316,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
 
 
 def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> jax.Array:
-    """Returns, for each entry, the row of cotangents of its segment."""
+    """Returns each entry's row of its segment's cotangents."""
     entries = operands.indices.shape[0] or operands.x.shape[0]
 
     def summed(rows: jax.Array) -> jax.Array:
@@ -328,7 +328,7 @@ def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> j
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """Returns, for each row of x, the sum of the cotangents of its entries, in their order."""
+    """Sums, for each row of x, its entries' cotangents in order."""
     del op, wide
     x, indices = operands.x, operands.indices
     exact = wide_dtype(x.dtype)
@@ -355,7 +355,7 @@ def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide
 
 
 def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """Returns, for each weight, the dot of its row and the cotangent of its segment."""
+    """Returns the dots of rows and their segments' cotangents."""
     del op, wide
     x, indices, weights = operands.x, operands.indices, operands.weights
     exact = wide_dtype(x.dtype)
@@ -366,7 +366,7 @@ def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int
 
 
 class _GatheredRows(Operation):
-    """Segments of gathered or weighted rows. A batch over one table is one problem, with all segments in a row."""
+    """Segments of gathered or weighted rows. A batch over one table is one problem with all segments."""
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, indices, weights, count = operands
@@ -378,7 +378,7 @@ class _GatheredRows(Operation):
             return super()._batch(operands, axes, **attributes)
 
         def bounds(i: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-            """Returns where segments of one problem begin, and where the last one ends, among the entries of all."""
+            """Returns where a problem's segments begin, and where the last ends, among all entries."""
             live = live_items(entries, count)[None]
             begins = segment_bounds(heads, entries, count)[0].astype(live.dtype)
             result: jax.Array = i * entries + jnp.concatenate([begins, live])

@@ -1,7 +1,7 @@
-"""Groups and ranks of keys in any order, built from sorts, scans and reductions; and shifts within segments.
+"""Groups and ranks of keys in any order, by sorts, scans and reductions; and shifts within segments.
 
-Keys are sorted with their positions, and groups and ranks are computed in sorted order. Then results for rows move back
-to the rows, and results that are positions become positions in the caller's arrays.
+Groups and ranks are computed in sorted order. Then results for rows move back, and positions become those in the
+caller's arrays.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ from jax_mgpu._src.ops.unsorted_pairs import but_nan
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
-# The operators that need the position of each sorted row in the caller's arrays.
+# These need the positions of sorted rows in the caller's arrays.
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
@@ -134,12 +134,12 @@ def group_by(
         `jax_enable_x64`.
 
     Without `dtype`, a mean, variance or median of integers is a float of 32 bits, or of 64 for 64-bit integers. Rows of
-    a key are combined in input order. A call takes the time of a sort of the keys and, for each value, of a segmented
-    reduction and a gather, unless the value travels with the keys as in `sort`. `"nunique"` and `"median"` sort once
-    more. A GPU combines 2^23 rows or more in tables, and sorts only the groups, if `size` is at most 1,398,101 and a
-    hundredth of the rows or so, the keys are integers of up to 64 bits in all, and the operators are sums of integers,
-    extrema, counts, `"any"` and `"all"`, with results of up to 32 bits. If there are many more groups than `size`, it
-    then sorts the rows as well.
+    a key are combined in input order. A call takes the time of a sort of the keys and, per value, of a segmented
+    reduction and a gather, unless the value moves with the keys as in `sort`. `"nunique"` and `"median"` sort once
+    more. A GPU combines 2^23 rows or more in tables, and sorts only the groups, if `size` is at most 1,398,101 and
+    about a hundredth of the rows, keys are integers of up to 64 bits in all, and operators are sums of integers,
+    extrema, counts, `"any"` and `"all"`, with results of up to 32 bits. With many more groups than `size`, it then
+    sorts the rows too.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -199,7 +199,7 @@ def _groups_of_one_device(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns the groups of one device: their keys, the results of each value, and their number."""
+    """Returns one device's groups: keys, results per value, and their number."""
     table = table_for(keys, leaves, size)
     if table is None or _as_words(asked, leaves, names) is None:
         firsts, results, runs, _ = sorted_groups(asked, keys, leaves, names, size, live)
@@ -217,8 +217,8 @@ def _tabled_groups(
     live: jax.Array,
     table: Table,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns the groups, on a GPU by tables if these have room for all groups. Derivatives sort the rows."""
-    # JAX keeps the functions below, so they must hold no arrays.
+    """Groups on a GPU by tables if all groups have room there. Derivatives sort the rows."""
+    # JAX keeps these functions, so they must hold no arrays.
     form = keys.replaced([]) if isinstance(keys, Columns) else None
 
     def keys_of(arrays: list[jax.Array]) -> Any:
@@ -255,7 +255,7 @@ def _tabled_groups(
 
 
 def _as_words(asked: Combination, leaves: list[jax.Array], names: list[str]) -> list[tuple[Leaf, Any, Words]] | None:
-    """Returns each value as its operator combines it, the type of its results, and how it becomes words; or None."""
+    """Returns values as operators combine them, their results' types, and how they become words; or None."""
     columns = []
     for x, operator in zip(leaves, names, strict=True):
         leaf, dtype = leaf_of_group(asked, x, operator)
@@ -274,7 +274,7 @@ def sorted_groups(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array, jax.Array]:
-    """Returns the groups of a sort of the rows: keys, the results of each value, their number, and their first rows."""
+    """Groups by a sort of rows: returns keys, results per value, their number, and first rows."""
     name = asked.name
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
@@ -292,7 +292,7 @@ def sorted_groups(
 
 
 class _Kept:
-    """The rows without a NaN among their keys, packed."""
+    """The rows without a NaN in their keys, packed."""
 
     def __init__(self, name: str, keys: jax.Array | Columns, count: jax.Array, axis_name: AxisName | None):
         columns = columns_of(keys)
@@ -311,7 +311,7 @@ class _Kept:
         return restore([take_or_fill(x, self.found, unique=True) for x in plain])
 
     def places(self, x: jax.Array) -> jax.Array:
-        """Returns the position of a kept row in the caller's arrays; -1 for -1."""
+        """Returns kept rows' positions in the caller's arrays; -1 for -1."""
         if self.axis_name is None:
             return take_or_fill(self.found.astype(x.dtype), x, -1)
         operands = (self.found, self.given, self.count, x)
@@ -319,7 +319,7 @@ class _Kept:
 
 
 class Groups(SegmentedItems):
-    """Runs of equal keys in sorted order; results that are positions need `order`."""
+    """Runs of equal sorted keys; results that are positions need `order`."""
 
     def __init__(
         self, name: str, n: int, heads: jax.Array, covered: jax.Array, runs: jax.Array, size: int, order: jax.Array
@@ -328,21 +328,21 @@ class Groups(SegmentedItems):
         self.used, self.order = live_mask(size, runs.reshape(1)), order
 
     def first(self, x: jax.Array) -> jax.Array:
-        """Returns the first row of each group of `x`, which is in sorted order; 0 past the groups."""
+        """Returns each group's first row of sorted `x`; 0 past the groups."""
         return take_or_fill(x, self.places(last=False), unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """Returns rows of values that were not sorted, but stay in the caller's order."""
+        """Returns rows of values in the caller's order."""
         return take_or_fill(x, self._given(places), unique=True)
 
     def _given(self, places: jax.Array) -> jax.Array:
-        """Returns the position of an item in the caller's arrays; -1 for -1."""
+        """Returns positions in the caller's arrays; -1 for -1."""
         return take_or_fill(self.order, places, -1)
 
     def combined(self, asked: Combination, x: jax.Array, operator: str) -> jax.Array:
-        """Combines the values x of each group.
+        """Combines x by group.
 
-        They are in sorted order or, for an operator of `OF_ANY_DTYPE`, in the caller's order.
+        x is sorted or, for operators of `OF_ANY_DTYPE`, in the caller's order.
         """
         leaf, dtype = leaf_of_group(asked, x, operator)
         reduced = leaf.reduced(self)
@@ -352,15 +352,15 @@ class Groups(SegmentedItems):
 
 
 def filled_groups(leaf: Leaf, results: jax.Array, used: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Returns the results of groups, and the leaf's `fill` in unused slots."""
+    """Returns groups' results, and the leaf's `fill` in unused slots."""
     plain, restore = plain_leaves([results])
-    fill = leaf.fill  # a function that held the leaf would keep its tracer alive
+    fill = leaf.fill  # holding the leaf would keep its tracer alive
     kept = keeping_bits(lambda x, used: select(used, x, jnp.full_like(x, fill)), plain[0], used)
     return restore([kept])[0].astype(dtype)
 
 
 def leaf_of_group(asked: Combination, x: jax.Array, operator: str) -> tuple[Leaf, Any]:
-    """Returns a value as its operator combines it, and the dtype of the results."""
+    """Returns a value as its operator combines it, and the results' dtype."""
     floats = operator in GIVE_FLOATS and asked.dtype is None and not is_random_key(x.dtype)
     if floats and operator == "mean":
         x = x.astype(float_dtype(x.dtype))
@@ -396,13 +396,12 @@ def rank(
         `Segments`, which replace `ends` and `count`.
       method: `"min"`: one more than the number of smaller keys. `"max"`: the number of keys that are not greater.
         `"average"`: the mean of these two. `"dense"`: one more than the number of distinct smaller keys. `"ordinal"` or
-        `"first"`: a different rank for each item, equal keys in input order.
+        `"first"`: a different rank for each item; equal keys are ranked in input order.
       descending: rank the greatest first; a tuple of bools gives a direction for each column.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
-      axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are the starts of the segments that start among its own items, counted from its first item; a segment
-        continues on the next devices, up to the next head. Columns may have up to 64 bits in all.
+      axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads are
+        given as for `segmented_reduce`. Columns may have up to 64 bits in all.
 
     Returns: `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on. Averages have
       JAX's default float type: float32 holds the ranks of up to 2^23 items exactly.
@@ -438,7 +437,7 @@ def rank(
 def local_ranks(
     name: str, keys: jax.Array | Columns, heads: jax.Array, count: jax.Array, *, ties: str, descending: bool
 ) -> jax.Array:
-    """Returns the ranks of checked keys on one device; 0 past the count."""
+    """Returns ranks on one device; 0 past the count."""
     n, method = keys.shape[0], Method.MERGING if heads.size else Method.FASTEST
     sorted_keys, order = Sort(name, keys, descending, count, heads=heads, method=method).indices()
     places = jnp.arange(n, dtype=order.dtype)
@@ -459,7 +458,7 @@ def local_ranks(
 
 
 def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array) -> jax.Array:
-    """Returns the rank of the equal keys from `begin` to `end` in a segment that begins at `segment`."""
+    """Returns the rank of equal keys from `begin` to `end` in a segment that begins at `segment`."""
     lowest, highest = begin - segment + 1, end - segment
     if form == "average":
         dtype = jax.dtypes.canonicalize_dtype(jnp.float64)
@@ -468,7 +467,7 @@ def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array)
 
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
-    """Returns, for each position, the last marked one up to it; 0 before the first."""
+    """Returns the last marked position up to each; 0 before the first."""
     marks = where(marked, places, 0)
     return _scan(x=marks, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
 
@@ -488,15 +487,14 @@ def segmented_shift(
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not. Or `Segments`, which replace `ends` and `count`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. See `segmented_scan`. Or `Segments`,
+        which replace `ends` and `count`.
       by: how far, an integer; a negative one takes the values of later rows.
       fill_value: the value of rows without a source, a scalar; converted to each dtype.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and rows outside of all segments have
-        no source. See `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`; rows outside of all segments have no source.
       count: the number of live rows, an integer scalar (default `n`). Rows past it have no source.
       axis_name: shift the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows of
-        one segment of the global array may come from other devices. Heads are given as for `rank`.
+        one segment of the global array may come from other devices. Heads are given as for `segmented_reduce`.
 
     Returns:
       A pytree like x.
@@ -506,7 +504,7 @@ def segmented_shift(
       ValueError: an argument's shape is not one of the above.
 
     The result is linear in `x`; the transpose shifts rows back. Time is O(n + m): one pass, with a load-balancing
-    search for the segment of each row (Baxter, moderngpu, 2013).
+    search (Baxter, moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -561,7 +559,6 @@ def _shift_fallback(
 
 
 def _shift_transpose(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """Shifts the rows back."""
     fill = jnp.zeros((1,), cotangents[0].dtype)
     return _shift.run(operands._replace(x=cotangents[0], by=-operands.by, fill_value=fill))[0]
 

@@ -1,7 +1,7 @@
-"""Groups of many rows by few keys: a GPU combines the rows of each key in tables, without sorting the rows.
+"""Groups of many rows by few keys: a GPU combines rows in tables of hashed keys, without sorting them.
 
-The tables find a key by its hash, so groups come in any order. Then only the groups are sorted. States are integers of
-32 bits, whose sums and extrema do not depend on the order of the rows.
+Groups come in any order, so only they are sorted. States are integers of 32 bits, whose sums and extrema do not depend
+on the rows' order.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from jax_mgpu._src.keys.columns import Columns, columns_of
 from jax_mgpu._src.ops.reduce import _run_heads, _segmented_reduce
 from jax_mgpu._src.ops.sort import Sort
 
-# kGroupEntries of ffi/ops/hash_groups/plan.h, the entries of a block's table. Some should stay empty.
+# kGroupEntries of ffi/ops/hash_groups/plan.h. Some entries should stay empty.
 BLOCK_ENTRIES: int = cpu_library.tile_sizes()["group_entries"][0]
-# The fewest rows, and the fewest per entry, for which tables beat a sort; the fewest entries of the table in device
-# memory; and the most groups, whose buckets still fit the tables of blocks.
+# The fewest rows, and the fewest per entry, for which tables beat a sort; the fewest entries in device memory; the most
+# groups whose buckets fit blocks' tables.
 LEAST_ROWS, ENTRY_ROWS = 1 << 23, 32
 LEAST_ENTRIES, MOST_GROUPS = 1 << 16, (1 << 22) // 3
 
 
 class State(enum.IntEnum):
-    """How the states of a group's column are combined (GroupState of ffi/ops/hash_groups/operands.h)."""
+    """How a column's states are combined (GroupState of ffi/ops/hash_groups/operands.h)."""
 
     NONE = 0
     ADD = 1
@@ -50,8 +50,8 @@ class Words(NamedTuple):
 
     Attributes:
       state: how they are combined.
-      of: returns the words of a column, or `ABSENT` if each row counts 1.
-      results: returns the results from the states of groups.
+      of: makes words, or `ABSENT` if each row counts 1.
+      results: makes results from groups' states.
     """
 
     state: State
@@ -60,14 +60,14 @@ class Words(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The table in device memory: its entries, and whether rows are partitioned before they are combined."""
+    """The table in device memory: its entries, and whether rows are partitioned first."""
 
     entries: int
     bucketed: bool
 
 
 def table_for(keys: jax.Array | Columns, leaves: Sequence[jax.Array], size: int) -> Table | None:
-    """Returns the table for up to `size` groups of checked keys; None if a sort is better, or keys are not integers."""
+    """Returns the table for up to `size` groups; None for keys that are not integers, or if a sort is better."""
     (n,) = keys.shape
     columns = columns_of(keys)
     bits = sum(8 * x.dtype.itemsize for x in columns)
@@ -80,7 +80,7 @@ def table_for(keys: jax.Array | Columns, leaves: Sequence[jax.Array], size: int)
 
 
 def words_for(leaf: Leaf, operator: str) -> Words | None:
-    """Returns how a column becomes words; None if its operator or type does not allow it."""
+    """Returns how a column becomes words; None if it cannot."""
     if operator == "count":
         return Words(State.ADD, lambda _: ABSENT, _as_signed)
     dtype = leaf.converted.x.dtype
@@ -92,7 +92,7 @@ def words_for(leaf: Leaf, operator: str) -> Words | None:
     return _words(state, dtype)
 
 
-# Of bools, "and" is the minimum and "or" the maximum.
+# For bools, "and" is the minimum and "or" the maximum.
 STATES = {Kind.ADD: State.ADD, Kind.MIN: State.MIN, Kind.MAX: State.MAX, Kind.AND: State.MIN, Kind.OR: State.MAX}
 
 
@@ -102,7 +102,7 @@ def _words(state: State, dtype: np.dtype) -> Words | None:
         word = jnp.int32 if jnp.issubdtype(dtype, jnp.signedinteger) else jnp.uint32
         return Words(state, lambda x: x.astype(word), lambda states: _decoded(states, state, word).astype(dtype))
     if state == State.ADD:
-        return None  # the order of float sums would matter
+        return None  # float sums depend on order
     return Words(
         state,
         lambda x: _float_codes(x.astype(jnp.float32), state),
@@ -115,7 +115,7 @@ def _as_signed(states: jax.Array) -> jax.Array:
 
 
 def _decoded(states: jax.Array, state: State, dtype: Any) -> jax.Array:
-    """Returns the words whose codes are given (`HashGroupsOperands::flip`)."""
+    """Returns the words of codes (`HashGroupsOperands::flip`)."""
     sign = 1 << 31 if state != State.ADD and dtype == jnp.int32 else 0
     flip = sign ^ (2**32 - 1) if state == State.MIN else sign
     words = states ^ jnp.uint32(flip)
@@ -123,7 +123,7 @@ def _decoded(states: jax.Array, state: State, dtype: Any) -> jax.Array:
 
 
 def _float_codes(x: jax.Array, state: State) -> jax.Array:
-    """Returns integers in the order of floats, -0 before +0; of a NaN, the extreme integer."""
+    """Returns integers in floats' order, -0 before +0; a NaN gives the extreme integer."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     magnitude = bits & jnp.int32(2**31 - 1)
     extreme = jnp.int32(2**31 - 1 if state == State.MAX else -(2**31))
@@ -140,10 +140,10 @@ class HashedGroups(NamedTuple):
     """Groups in the order of their keys.
 
     Attributes:
-      keys: `[size]`, the keys in the caller's form; 0 past the groups.
-      states: the states of each column, `[size]`.
+      keys: `[size]`, in the caller's form; 0 past the groups.
+      states: `[size]` per column.
       number: the number of groups.
-      fits: whether all groups found places in the table. Otherwise the other attributes are undefined.
+      fits: whether all groups fit the table. If not, other attributes are undefined.
     """
 
     keys: Any
@@ -161,7 +161,7 @@ def hashed_groups(
     size: int,
     table: Table,
 ) -> HashedGroups:
-    """Returns the first `size` groups of the rows. `columns` are the states and words of each column."""
+    """Returns the first `size` groups. `columns` are states and words."""
     code = keys.codes()[0] if isinstance(keys, Columns) else keys
     narrow = code.dtype
     if narrow.itemsize < 4:
@@ -195,7 +195,7 @@ def _shapes(keys: Aval, *, entries: int) -> Sequence[Any]:
 def _fallback(
     keys: jax.Array, x: jax.Array, y: jax.Array, count: jax.Array, *, entries: int, x_state: int, y_state: int
 ) -> Sequence[jax.Array]:
-    """Sorts the rows; the groups come in order, that of the largest key first."""
+    """Sorts the rows; the largest key's group comes first."""
     n = keys.shape[0]
     words = [jnp.ones((n,), jnp.int32) if not column.size else column for column in (x, y)]
     ordered, moved = Sort("group_by", keys, count=count).rows(words, ordered=False)
@@ -226,7 +226,6 @@ def _are_equal(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _largest(dtype: np.dtype) -> jax.Array:
-    """Returns the largest key of a type, `[1]`."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         words = jnp.full((1,), 2**32 - 1, jnp.uint32)
         return of_words(words, words)

@@ -83,7 +83,7 @@ def bincount(
 
 
 def _weights(name: str, weights: ArrayLike, owner: str, n: int) -> jax.Array:
-    """Returns weights of n items, in the type of their sums."""
+    """Returns weights of n items in the type of their sums."""
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
         raise value_error(name, "weights", f"the length of {owner}, {n}", describe(weights))
@@ -91,7 +91,6 @@ def _weights(name: str, weights: ArrayLike, owner: str, n: int) -> jax.Array:
 
 
 def _sums(weights: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """Returns the sum of the weights of each id."""
     ids = _inside(ids, size)
     if jnp.issubdtype(weights.dtype, jnp.integer):
         return jnp.zeros((size,), weights.dtype).at[ids].add(weights, mode="drop")
@@ -149,12 +148,12 @@ def histogram(
     if range is not None:
         raise value_error(name, "range", "None where bins are edges", repr(range))
     if weights is None and axis_name is None:
-        return _between_edges(x, bins)  # arrays alone are the calls that take the least time
+        return _between_edges(x, bins)  # the calls that take the least time have arrays alone
     return _between_edges(x, bins, weights, axis_name=axis_name)
 
 
 def _range(bounds: Any) -> Any:
-    """Returns the lowest and the highest edge; edges that the host knows are checked."""
+    """Returns the lowest and the highest edge, checked if the host knows them."""
     expected = "two finite numbers, the lower one first"
     if not isinstance(bounds, (tuple, list, np.ndarray, jax.Array)) or len(bounds) != 2:
         raise value_error("histogram", "range", expected, repr(bounds))
@@ -166,7 +165,7 @@ def _range(bounds: Any) -> Any:
 
 
 def _is_number(bins: ArrayLike) -> bool:
-    """Whether bins are a number. Anything that is neither an array nor a number is left to the check of edges."""
+    """Whether bins are a number; a later check rejects what is neither number nor array."""
     try:
         return np.ndim(bins) == 0
     except ValueError:
@@ -189,7 +188,7 @@ def _between_even_edges(
     half = where(low == high, 0.5, 0).astype(dtype)
     low, high, wide = low - half, high + half, accumulator_dtype(dtype)
     places = jnp.arange(size + 1)
-    parts = places.astype(wide) / size  # the parts of jnp.linspace, because it fails in a batch over an Explicit axis
+    parts = places.astype(wide) / size  # the parts of jnp.linspace, which fails in a batch over an Explicit axis
     edges = low.astype(wide) * (1 - parts) + high.astype(wide) * parts
     edges = where(places == size, high, edges.astype(dtype))
     with by_construction():
@@ -214,7 +213,7 @@ def _between_edges(
     weights = _weights(name, weights, "x", x.shape[0])
     with by_construction():
         places = search(x, edges, "right") - 1
-        # as integers: XLA may take subnormal floats for zeros
+        # as integers: XLA may flush subnormal floats
         is_last = (ordered_integers(x) == ordered_integers(edges[-1:])) & (places == size)
         places = where(jnp.isnan(x), size, where(is_last, size - 1, places))
         sums = _sums(weights, places, size)
@@ -222,12 +221,12 @@ def _between_edges(
 
 
 def _inside(ids: jax.Array, length: int) -> jax.Array:
-    """Returns ids, with `length` for items that are not counted."""
+    """Returns `length` for items that are not counted."""
     return where((ids >= 0) & (ids < length), ids, length)
 
 
 class _CountBins(Operation):
-    """Counts of items in bins. CUDA has kernels for up to as many edges as fit a block's shared memory."""
+    """Counts of items in bins. CUDA's kernels take as many edges as fit a block's shared memory."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""
@@ -235,7 +234,7 @@ class _CountBins(Operation):
         return platform == "cuda" and attributes["bins"] > max_bins
 
 
-# kMaxNumberedBins of ffi/ops/count_bins/plan.h, and one less than its kMaxCountedEdges.
+# kMaxNumberedBins of ffi/ops/count_bins/plan.h, and one less than kMaxCountedEdges.
 CUDA_MAX_BINS = 2**31 - 1
 CUDA_MAX_BINS_BETWEEN_EDGES = 2047
 

@@ -1,11 +1,10 @@
-"""Reductions of intervals that may overlap and come in any order: moving extrema, sums over windows.
+"""Reductions of intervals that may overlap: moving extrema, sums over windows.
 
-Kernels combine items by named operators. For functions as operators, and for some derivatives, plain JAX cuts the items
-into blocks. Within a block, an interval is split at the middle of the smallest aligned part that contains it: it
-combines a suffix of the left half and a prefix of the right one (a disjoint sparse table). An interval over several
-blocks combines a suffix of the first, a prefix of the last, and an interval of the totals of blocks, which are reduced
-in the same way. So each item is read a fixed number of times for any widths; no item outside of an interval contributes
-to its result, and items keep their order.
+Kernels combine items by named operators. Functions, and some derivatives, use plain JAX with blocks of items. Within a
+block, an interval combines a suffix of the left half and a prefix of the right half of the smallest aligned part that
+contains it (a disjoint sparse table). Over several blocks, it combines a suffix of the first, a prefix of the last, and
+an interval of the blocks' totals. So each item is read a fixed number of times for any widths, and no item outside
+contributes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from jax_mgpu._src.ops.sorted_search import _search
 
 __all__ = ["interval_reduce"]
 
-LEVELS = 4  # a block of 16 items is halved 4 times; there is a table of all items per level, and two more
+LEVELS = 4  # a block of 16 items is halved 4 times; each level has a table of all items, and there are two more
 
 
 @jit_eager("op", "map", "dtype")
@@ -108,7 +107,7 @@ def interval_reduce(
 
 
 def _cut(n: int, starts: jax.Array, ends: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns where intervals begin and end among the live items; empty ones end where they begin."""
+    """Returns begins and ends among live items; empty intervals end where they begin."""
     live = live_items(n, count)
     wide = common_dtype(starts, live)
     low, high = (jnp.clip(x.astype(wide), 0, live.astype(wide)).astype(live.dtype) for x in (starts, ends))
@@ -130,7 +129,7 @@ def _reduce_leaf(leaf: Leaf, starts: jax.Array, ends: jax.Array, count: jax.Arra
 
 @jax.custom_jvp
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Returns a product with derivatives of 0 for a cotangent of 0: states that no interval uses may be infinite."""
+    """Returns a product whose derivative is 0 for a cotangent of 0: unused states may be infinite."""
     return a * b
 
 
@@ -141,7 +140,7 @@ def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 
 
 def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.Array) -> Any:
-    """Returns the combined states of each interval, and the identity for empty intervals."""
+    """Combines each interval's states; empty ones have the identity."""
     n = jax.tree.leaves(states)[0].shape[0]
     if n == 0:
         found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
@@ -152,13 +151,13 @@ def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.
 
 
 def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Array) -> Any:
-    """Returns the combined states from `low` to `last`, which is not before it."""
+    """Combines states from `low` to `last`, which is not before it."""
     combine = operator.combine
     n = known_size(jax.tree.leaves(states)[0].shape[0])
     levels = min(LEVELS, (n - 1).bit_length())
     blocks = -(-n // (1 << levels))
     size = blocks << levels
-    # Padding lies after all intervals.
+    # Padding is after all intervals.
     states = jax.tree.map(lambda s: jnp.concatenate([s, jnp.ones((size - n, *s.shape[1:]), s.dtype)]), states)
     table, totals = _table(combine, states, levels)
     index_dtype("interval_reduce", "x", (levels + 2) * size)
@@ -187,10 +186,10 @@ def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Arra
 
 
 def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
-    """Returns the tables that intervals combine, one after the other, and the totals of blocks of `1 << levels` states.
+    """Returns tables, one after the other, and the totals of blocks of `1 << levels` states.
 
-    For each level, a state's entry combines the states from it to the middle of its part. In the last two tables, it
-    combines the states from it to the end of its block, and those from the start of its block to it.
+    A level's entry combines the states from it to the middle of its part. The last two combine from it to its block's
+    end, and from its block's start to it.
     """
     tables, begins, ends = [], states, states  # for parts of one state
     for level in range(levels):
@@ -204,24 +203,24 @@ def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> t
 
 
 def _halves(states: Pytree, level: int) -> tuple[Any, Any]:
-    """Returns the left and the right halves of parts of `2 << level` states, `[parts, 1 << level, ...]`."""
+    """Returns left and right halves of parts of `2 << level` states, `[parts, 1 << level, ...]`."""
     parts = jax.tree.map(lambda x: x.reshape(-1, 2, 1 << level, *x.shape[1:]), states)
     left, right = (jax.tree.map(lambda x, side=side: x[:, side], parts) for side in range(2))
     return left, right
 
 
 def _whole(left: Pytree, right: Pytree) -> Any:
-    """Returns the states from their halves."""
+    """Returns states from their halves."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
 
 
 def _repeated(begins: Pytree) -> Any:
-    """Returns the total of each half, repeated for each of its states."""
+    """Repeats each half's total for its states."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x[:, -1:], x.shape), begins)
 
 
 def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
-    """Combines states that have two leading axes."""
+    """Combines states with two leading axes."""
     flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), x) for x in (a, b)]
     return jax.tree.map(lambda x, like: x.reshape(like.shape), combine(*flat), a)
 
@@ -255,10 +254,10 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """Returns, for each row, the sum of the cotangents of the intervals that contain it, without subtractions.
+    """Sums, for each row, the cotangents of intervals that contain it, without subtractions.
 
-    If begins and ends are in order, as those of windows are, these intervals follow each other. Otherwise it is the
-    tree of operations in reverse.
+    If begins and ends ascend, as for windows, these intervals are consecutive. Otherwise, the tree of operations runs
+    in reverse.
     """
     (x, *where), cotangent = operands, cotangents[0]
     low, high = _cut(x.shape[0], *where)

@@ -1,7 +1,7 @@
-"""Interval operations: rows of ragged intervals expanded, gathered, scattered and moved.
+"""Interval operations: ragged intervals of rows expanded, gathered, scattered and moved.
 
-`offsets` is the exclusive scan of the intervals' lengths, and `total` is the sum of the lengths. Each operation is a
-load-balancing search and a copy, in one kernel.
+`offsets` is the exclusive scan of lengths, and `total` their sum. Each operation is a load-balancing search and a copy
+in one kernel.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from jax_mgpu._src.ops.sort import Sort
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
-# From this many elements on, the kernel that adds intervals is faster than a sum by id, even if each element is in many
-# intervals.
+# From so many elements on, the kernel that adds intervals beats a sum by id, even if elements are in many intervals.
 MANY_ELEMENTS = 1 << 14
 
 
@@ -281,7 +280,7 @@ def interval_move(
 def move_rows(
     rows: jax.Array, starts: jax.Array, places: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
-    """Moves intervals of rows, like `interval_move`."""
+    """`interval_move` of rows."""
     runs = {"gather_starts": starts, "scatter_starts": places, "offsets": offsets, "total": total}
     return _move(x=rows, **runs, into=into, gathers=True, adds=False)[0]
 
@@ -289,12 +288,12 @@ def move_rows(
 def scatter_rows(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
-    """Scatters consecutive rows to intervals, like `interval_scatter`."""
+    """`interval_scatter` of rows."""
     return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False, adds=False)[0]
 
 
 def _expect_rows(name: str, **counts: int) -> None:
-    """Raises an error if positions need 64 bits without `jax_enable_x64`."""
+    """Raises if positions need 64 bits without `jax_enable_x64`."""
     for argument, count in counts.items():
         index_dtype(name, argument, count)
 
@@ -313,7 +312,7 @@ def _expand_fallback(
 
 
 def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
-    """Returns the position of each work item in an array of `limit` rows; `limit` if it has none."""
+    """Returns work items' positions in an array of `limit` rows; `limit` for none."""
     if starts.shape[0] == 0:
         return jnp.full(objects.shape, limit, wide_enough(objects, limit).dtype)
     starts = wide_enough(starts, limit)
@@ -329,7 +328,7 @@ def _gather_fallback(
 
 
 def _moved_items(x: Aval, into: Aval, gathers: int) -> int:
-    """Returns the largest number of work items that a move can have, by the rule of its handlers."""
+    """Returns the most work items of a move, by its handlers' rule."""
     result: int = max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
     return result
 
@@ -354,7 +353,7 @@ def _move_fallback(
     return [into + add_rows(rows, places, into) if adds else into.at[places].set(rows, mode="drop")]
 
 
-# Derivatives. The tangents of rows move as the rows do. The tangent of other rows is zero, or that of the fill value.
+# Derivatives: tangents move as rows do. Other rows have a zero tangent, or the fill value's.
 
 
 def filled_tangent(
@@ -364,7 +363,7 @@ def filled_tangent(
     fill: jax.Array,
     fill_dot: jax.Array | None,
 ) -> jax.Array | None:
-    """Returns the tangent of `run(x, fill)`, which moves rows of x and fills the rest."""
+    """Returns the tangent of `run(x, fill)`, which moves rows and fills the rest."""
     tangent = None if x_dot is None else run(x_dot, jnp.zeros_like(fill))
     if fill_dot is None:
         return tangent
@@ -374,7 +373,7 @@ def filled_tangent(
 
 
 def def_filled_jvp(operation: Operation, rows: str) -> None:
-    """Sets the forward derivative of an operation that moves rows of an operand into its first result, and fills it.
+    """Sets the forward derivative of an operation whose first result has moved and filled rows.
 
     No other result has a tangent.
     """
@@ -413,7 +412,7 @@ def _gather_transpose(cotangents: Sequence[Any], operands: Operands, *, size: in
 
 
 def _is_moved(operands: Operands, gathers: int) -> jax.Array:
-    """Returns which elements of the result of a move come from x."""
+    """Returns which elements of a move's result come from x."""
     marks, nothing = jnp.ones(operands.x.shape, jnp.bool_), jnp.zeros(operands.into.shape, jnp.bool_)
     return _move.run(operands._replace(x=marks, into=nothing), gathers=gathers, adds=False)[0]
 
@@ -435,18 +434,18 @@ def _move_transpose(cotangents: Sequence[Any], operands: Operands, *, gathers: i
 
 
 def _add_runs(rows: jax.Array, heads: jax.Array, live: jax.Array) -> jax.Array:
-    """Returns the sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
+    """Sums each run of live rows in a fixed order; `heads` are the starts."""
     return as_floats(lambda rows: segmented_reduce(rows, heads, count=live), rows)
 
 
 def _add_intervals(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, count: int, disjoint: int
 ) -> jax.Array:
-    """Scatters consecutive rows to intervals of zeros, and adds rows if intervals overlap."""
+    """Scatters rows to intervals of zeros; adds where intervals overlap."""
     size, objects = rows.shape[0], starts.shape[0]
     if disjoint or objects == 0 or count == 0:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
-    # All branches below get operands that vary over the same mesh axes, as JAX makes them do if vmap selects a branch.
+    # All branches get operands that vary alike, as JAX requires where vmap selects a branch.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
     dtype = common_dtype(starts, offsets, live)
     starts, offsets, live = (x.astype(dtype) for x in (starts, offsets, live))
@@ -463,7 +462,7 @@ def _add_intervals(
         return add_ordered(rows, scatter_starts=starts, offsets=offsets, total=live.reshape(1), gathers=False)
 
     def in_any_order(rows: jax.Array) -> jax.Array:
-        with by_construction():  # empty intervals come last, but not so far that a difference below overflows
+        with by_construction():  # empty intervals come last, without overflow of the differences below
             keys = jnp.where(lengths > 0, starts, np.iinfo(dtype).max - size)
             begins, order = Sort("interval_gather", keys).indices()
         firsts, sizes = offsets[order], lengths[order]
@@ -480,15 +479,14 @@ def _add_intervals(
 
         return cond(_are_ordered(begins, sizes, most), when_sorted, add_by_id, rows)
 
-    # A thread adds the items of a row one after the other. So if rows have many items, it takes many rows to occupy all
-    # threads.
+    # A thread adds a row's items in turn, so it takes many long rows to occupy all threads.
     most = 64 if count * rows.shape[1] < MANY_ELEMENTS else max(64, 2 * -(-size // count))
     return cond(_are_ordered(starts, lengths, most), in_order, in_any_order, rows)
 
 
 def _are_ordered(starts: jax.Array, lengths: jax.Array, most: int) -> jax.Array:
-    """Whether intervals' begins and ends ascend, and no row is in more than `most` of them."""
-    # A difference of ascending starts may overflow. Then it is negative, and the answer is no.
+    """Whether begins and ends ascend, and no row is in more than `most` intervals."""
+    # A difference that overflows is negative: the answer is no.
     gaps, shrinks = starts[1:] - starts[:-1], lengths[:-1] - lengths[1:]
     are_ordered = jnp.all((starts[1:] >= starts[:-1]) & (shrinks <= gaps))
     if starts.shape[0] > most:
@@ -510,7 +508,7 @@ _expand.def_transpose("values", _expand_transpose)
 
 
 class _IntervalOperation(Operation):
-    """Starts and offsets have one dtype: the kernels for int64 read no other."""
+    """Starts and offsets have one dtype, as the kernels for int64 require."""
 
     def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
         """Converts starts and offsets to one dtype, and binds the primitive."""
@@ -525,7 +523,7 @@ class _IntervalOperation(Operation):
         return super().run(operands, **attributes)
 
 
-# `disjoint`: a promise that no row of x is gathered twice. Then the transpose only scatters, and adds nothing.
+# `disjoint`: no row of x is gathered twice, so the transpose only scatters.
 gather_rows = _IntervalOperation(
     "interval_gather",
     operands={"x": 2, "starts": 1, "offsets": 1, "total": 1, "fill_value": 1},
@@ -537,8 +535,8 @@ gather_rows = _IntervalOperation(
 def_filled_jvp(gather_rows, "x")
 gather_rows.def_transpose("x", _gather_transpose)
 
-# `gathers`: 0 if the rows are consecutive, and gather_starts is absent. `adds`: rows of floats are added to those of
-# `into`; the begins and the ends of the intervals must then ascend.
+# `gathers`: 0 if rows are consecutive, and gather_starts is absent. `adds`: rows of floats are added to those of
+# `into`; the intervals' begins and ends then ascend.
 _move = _IntervalOperation(
     "interval_move",
     operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},

@@ -1,4 +1,4 @@
-"""Relational joins of tables by keys, sorted or in any order, and gathers of the joined columns."""
+"""Joins of tables by keys, sorted or in any order, and gathers of the joined columns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from jax_mgpu._src.ops.unsorted_pairs import Matches, matches
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
 
-# For each kind: whether a row of a, or of b, without a partner makes a row of the result.
+# Whether a row of a, or of b, without a partner makes a row of the result.
 KINDS = {"inner": (False, False), "left": (True, False), "right": (False, True), "outer": (True, True)}
 INT32_LARGEST = 2**31 - 1
 
@@ -123,8 +123,8 @@ def join(
 ) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
-    Both tables are given by their keys: sorted, or with `assume_sorted=False` in any order. If you join keys more than
-    once, sort them once by `jax_mgpu.mergesort_indices`, and give its indices to `join_columns`. Rows come in order of
+    Both tables are given by their keys: sorted, or with `assume_sorted=False` in any order. Keys that are joined more
+    than once are best sorted by `jax_mgpu.mergesort_indices`, whose indices `join_columns` takes. Rows come in order of
     a's index and, for one row of a, in order of b's. If kind is left or outer, a row of a without a partner makes a row
     of its own, in its place, with `b_indices = -1`. If kind is right or outer, rows of b without a partner follow at
     the end, in b's order, with `a_indices = -1`. Kind semi gives the rows of a that have a partner, each once, and anti
@@ -160,12 +160,12 @@ def join(
       ValueError: an argument's shape is not one of the above, or `kind` is not one of these; 2^31 items or more in an
         input without `jax_enable_x64`.
 
-    Time is O(n_a + n_b + rows), however the partners are distributed: a walk along the merge path (Odeh, Green, Mwassi,
-    Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers tells where its rows go, and equal
-    parts of the output are then written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys
-    in any order add two sorts with indices, and a sort of the rows; kinds semi and anti add two searches and a scan. On
-    a GPU, inner and left joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, partition both sides by
-    half of the digits instead of sorting them, unless keys of b are very frequent.
+    Time is O(n_a + n_b + rows), however partners are distributed: a walk along the merge path (Odeh, Green, Mwassi,
+    Shmueli, Birk, 2012) finds the partners, a scan of their numbers the places of rows, and equal parts of the output
+    are written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys in any order add two sorts
+    with indices, and a sort of the rows; kinds semi and anti add two searches and a scan. On a GPU, inner and left
+    joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, partition both sides by half of the digits
+    instead of sorting them, unless keys of b are very frequent.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -216,14 +216,14 @@ def join(
 
 
 def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
-    """Returns the rows of a that have a partner, or those without one."""
+    """Returns a's rows with a partner, or those without."""
     has_partner = found.rows.to_rows(found.partners()[1] > 0)
     kept, count = kept_positions(found.a_live & (has_partner == (kind == "semi")), size)
     return JoinResult(kept, jnp.full((size,), -1, found.others.order.dtype), count)
 
 
 def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool, size: int) -> JoinResult:
-    """Returns the rows of a join of long tables: on a GPU by buckets, if b's buckets are short enough."""
+    """Joins long tables, on a GPU by buckets if b's are short enough."""
     n_a, n_b = tables.lengths
 
     def by_order() -> JoinResult:
@@ -246,11 +246,11 @@ def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool
 
 
 def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
-    """Returns the rows of a join of keys in any order.
+    """Joins keys in any order.
 
-    For long tables, the rows are found in the order of the keys, and then sorted. On an H200, a join of two tables of
-    2^26 rows with a result of 2^25 rows takes 2.0 ms; bringing the partners back to all rows of a took 6.2 ms. If the
-    result has too little room, the sort would not keep the first rows, and `_expanded` joins.
+    Rows of long tables are found in the order of keys, then sorted. An H200 joins two tables of 2^26 rows into 2^25 in
+    2.0 ms; bringing partners back to all rows of a took 6.2 ms. The sort would not keep the first rows if there is too
+    little room, so then `_expanded` joins.
     """
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     if not is_long_permutation(n_a) or not found.null_equal or size > 2 * (n_a + n_b):
@@ -272,10 +272,9 @@ def rows_by_key(
     counts: tuple[Any, Any],
     size: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the numbers of the rows of a and b in each row of a join of unsorted codes, and how many rows there are.
+    """Returns a's and b's rows in each row of a join of unsorted codes, and the number of rows.
 
-    The join's rows may come in any order, but those of one row of a are in order of b. If there are more than `size`
-    rows, any of them may be missing.
+    Rows come in any order, but those of one row of a are in b's order. Of more than `size` rows, any may be missing.
     """
     n_a, n_b = (code.shape[0] for code in codes)
 
@@ -319,14 +318,14 @@ def rows_by_key(
 
 
 def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns the numbers of the rows at places, -1 for none."""
+    """Returns rows' numbers at places, -1 for none."""
     return take_or_fill(rows, places, -1)
 
 
 def _in_order_of_rows(
     a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, n_a: int, n_b: int, keep_b: bool
 ) -> JoinResult:
-    """Returns all rows of a join, stably sorted by a's rows, then the rows of b without a partner, in order."""
+    """Sorts a join's rows stably by a's rows; b's rows without a partner follow in order."""
     ranks = a_rows.astype(f"uint{8 * a_rows.dtype.itemsize}")
     if keep_b:
         ranks = where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)
@@ -338,7 +337,7 @@ def _in_order_of_rows(
 
 
 def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
-    """Returns a row for each pair of partners, in a's order, and for rows without a partner if they are kept."""
+    """Returns a row for each pair in a's order, and for kept rows without a partner."""
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     a_spec, b_spec, count_spec = _shapes(
         jax.ShapeDtypeStruct((n_a,), bool), jax.ShapeDtypeStruct((n_b,), bool), size=size
@@ -361,9 +360,9 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
 def expanded_rows(
     made: jax.Array, first: jax.Array, number: jax.Array, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the row of a and its partner's position, or -1, for each row of the result, and the number of rows.
+    """Returns each result's row of a and its partner's position (or -1), and the number of rows.
 
-    `made` is the number of rows that each row of a makes, `first` where its partners begin, and `number` their number.
+    Each row of a makes `made` rows; its partners begin at `first` and are `number`.
     """
     starts, count = saturated_offsets(made)
     rows, ranks = load_balance_search(starts, size, total=jnp.minimum(count, size), return_rank=True)
@@ -478,14 +477,14 @@ def _shapes(a: Aval, b: Aval, *, size: int) -> Sequence[Any]:
 def _fallback(
     a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, size: int, keep_a: int, keep_b: int
 ) -> Sequence[jax.Array]:
-    """Joins in plain JAX: two binary searches per row of A, a scan, and one binary search per row of the result."""
+    """Joins by two binary searches per row of A, a scan, and one binary search per result."""
     a_spec, b_spec, count_spec = _shapes(a, b, size=size)
     n_a, n_b = a.shape[0], b.shape[0]
     a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)
     a, b = ordered_together(a, b)
 
     def bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # Items past the live ones may be anything: they are replaced by the largest key, and do not count.
+        # The largest key replaces items past the live ones, which do not count.
         past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
         keys = where(past, np.array(np.iinfo(haystack.dtype).max, haystack.dtype), haystack)
         return tuple(  # type: ignore[return-value]
@@ -498,7 +497,7 @@ def _fallback(
     made = where(live_mask(n_a, a_count), made, 0).astype(count_spec.dtype)
 
     def total(x: jax.Array, y: jax.Array) -> jax.Array:
-        # A sum that does not fit its type becomes the largest number that does.
+        # A sum that overflows becomes the largest number.
         return x + jnp.minimum(y, jnp.iinfo(x.dtype).max - x)
 
     ends = blocked_scan.scanned(total, made) if n_a else made
@@ -529,9 +528,9 @@ def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def saturated_offsets(lengths: jax.Array, most: int | None = None) -> tuple[jax.Array, jax.Array]:
-    """Returns the exclusive scan of lengths and their sum, saturated at the largest number of the type.
+    """Returns the exclusive scan of lengths and their sum, saturated at the type's largest number.
 
-    The sum is at most `most`, if that is given.
+    The sum is at most `most`, if given.
     """
     if most is not None and surely(lambda: most <= jnp.iinfo(lengths.dtype).max):
         starts, total = _scan(x=lengths, op=Kind.ADD, exclusive=True, reverse=False, total=True)

@@ -61,10 +61,9 @@ def load_balance_search(
     fill_value: ArrayLike = -1,
     axis_name: AxisName | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Finds the object that each work item belongs to.
+    """Finds each work item's object.
 
-    Each object owns a run of work items, one run after the other. Item `i` belongs to the last object whose run starts
-    at `i` or before.
+    Each object owns a run of work items. Item `i` belongs to the last object whose run starts at `i` or before.
 
     Args:
       offsets: `[m]`, non-decreasing integers: the first work item of each object, which is the exclusive scan of the
@@ -72,8 +71,8 @@ def load_balance_search(
       size: the static number of results.
       total: the number of work items, an integer scalar (default `size`).
       return_rank: whether to return each item's position within its object too.
-      fill_value: the value of results past `total`, and of items before the first object, an integer scalar. With
-        `m`, JAX's indexing drops or fills these results; -1 would index the last object.
+      fill_value: the value of results past `total`, and of items before the first object, an integer scalar. With `m`,
+        JAX's indexing drops or fills these results; -1 would index the last object.
       axis_name: search the objects of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
         Offsets and `total` count items over all devices. Each device gets `size` results, and objects are numbered over
         all devices, `m` on each.
@@ -86,8 +85,8 @@ def load_balance_search(
       TypeError: offsets or total are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above, or int64 results without `jax_enable_x64`.
 
-    Time is O(size + m): tiles of results find their objects by one binary search each, and share them by a scan; an
-    object without work costs nothing beyond being read. The search is moderngpu's (Baxter, 2013).
+    Time is O(size + m): tiles of results find their objects by a binary search each, and share them by a scan. The
+    search is moderngpu's (Baxter, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -110,7 +109,7 @@ def load_balance_search(
 
 
 def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the search in plain JAX: objects and ranks, -1 if there is none."""
+    """Searches in plain JAX; objects and ranks are -1 if there is none."""
     dtype = index_dtype("load_balance_search", "size", size, offsets.shape[0])
     items = jnp.arange(size, dtype=dtype)
     if offsets.shape[0] == 0:

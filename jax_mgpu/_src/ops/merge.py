@@ -139,15 +139,15 @@ def merge(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape or structure is not one of the above. Without `jax_enable_x64`, also if the
-        result has 2^31 items or more, and values other than one vector of 4- or 8-byte items, or columns that are
-        floats or wider than 64 bits.
+      ValueError: an argument's shape or structure is not one of the above. Without `jax_enable_x64`, also if the result
+        has 2^31 items or more, and values other than one vector of 4- or 8-byte items, or columns that are floats or
+        wider than 64 bits.
 
     Time is O(n_a + n_b), each key read and written once; no scratch memory. Equal parts of the output are found by
     merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012), and each is merged sequentially. Columns of up to 64 bits in
-    all are one key. For wider ones, a search of each side in the other and a scan replace the first 64 bits by a
-    position; with up to 2^26 items this happens once for each 37 further bits. With `less`, all items are sorted
-    together to get ranks, which are then merged.
+    all are one key. For wider ones, searches of each side in the other and a scan replace the first 64 bits by a
+    position; with up to 2^26 items, once for each 37 further bits. With `less`, all items are sorted together to get
+    ranks, which are then merged.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -183,7 +183,7 @@ def merge(
 def merged(
     name: str, pair: KeyPair, a_leaves: Sequence[jax.Array], b_leaves: Sequence[jax.Array]
 ) -> tuple[Any, list[jax.Array]]:
-    """Returns the keys of both sides in order, with their leaves."""
+    """Returns both sides' keys in order, with their leaves."""
     given: dict[str, Any] = {
         "a": pair.a,
         "b": pair.b,
@@ -209,9 +209,8 @@ def merged_runs(
 ) -> tuple[jax.Array, list[jax.Array]]:
     """Merges consecutive sorted runs of keys, with their leaves, stably.
 
-    The first run begins at 0, and `ends` says where each ends. All runs lie within the first `size` slots. The
-    result has `size` slots; those past the last run are 0. Neighbouring runs are merged, then neighbours among the
-    merged runs, so two arrays are enough for any lengths of the runs.
+    The first run begins at 0; `ends` are their ends. Runs are within the first `size` slots. Results are 0 past the
+    last run. Rounds merge neighbours, so two arrays suffice for any lengths.
     """
     carried = carried_leaf(leaves)
     payload = Payload.NONE if not leaves else Payload.INDICES if carried is None else Payload.GIVEN
@@ -255,7 +254,7 @@ def _fallback(
     payload: int,
     size: int,
 ) -> Sequence[jax.Array]:
-    """Merges in plain JAX by a stable lax.sort: first by whether an item is dead, then by pair of runs, then by key."""
+    """Merges by a stable lax.sort by whether an item is dead, by pair of runs, then by key."""
     n_a, n_b = a.shape[0], b.shape[0]
     runs = run_ends.shape[0]
     keys = a[:size] if runs else jnp.concatenate([a, b])

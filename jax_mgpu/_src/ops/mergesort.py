@@ -1,4 +1,4 @@
-"""Sorts of a whole array: mergesort, and locality sort for keys that are nearly sorted."""
+"""Mergesort, and locality sort for nearly sorted keys."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def mergesort(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above. Without `jax_enable_x64`, also if 2^31 items or more
-        come with `less`, with values other than one vector of 4- or 8-byte items, or with more than 64 bits of columns
+      ValueError: an argument's shape is not one of the above. Without `jax_enable_x64`, also if 2^31 items or more come
+        with `less`, with values other than one vector of 4- or 8-byte items, or with more than 64 bits of columns
         besides the part that is sorted first.
 
     Time is O(n log n) for any order of the input; scratch memory is one copy of keys and values. Blocks sort tiles.
-    Then rounds merge the sorted runs, and merge path (Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path", 2012) finds
-    the items of each output tile.
+    Rounds merge sorted runs, and merge path (Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path", 2012) finds the items of
+    each output tile.
 
     Columns of up to 64 bits in all are one key; wider ones take one sort for each 64 bits. From 2^22 items on, columns
     that are wider or contain floats are sorted in parts instead: by the first part, then by each next part among items
@@ -90,9 +90,9 @@ def mergesort(
     made.
 
     With `less`, CUDA kernels that are compiled for it sort keys of any width, by positions if keys have more than 16
-    bytes. But if `less` only compares columns, one after the other, keys of more than 8 bytes are sorted as columns.
-    On other platforms, and if `less` cannot be compiled, keys of any width are sorted as columns if `less` allows it,
-    otherwise by XLA's sort or, if `less` is too complex for that, by merges with O(n log^2 n) comparisons.
+    bytes. If `less` only compares columns, one after the other, keys of more than 8 bytes are sorted as columns. On
+    other platforms, and if `less` cannot be compiled, keys are sorted as columns if `less` allows it, otherwise by
+    XLA's sort or, if `less` is too complex for that, by merges with O(n log^2 n) comparisons.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -208,8 +208,8 @@ def locality_sort(
 ) -> Any:
     """Sorts `keys` as `sort` does; fast if they are nearly sorted.
 
-    Use it for keys that were sorted and have changed a little, such as the cells of particles one time step later. It
-    sorts any keys correctly; for random keys it is a little slower than `sort`.
+    Use it for keys that were sorted and have changed a little, such as cells of particles after a time step. For random
+    keys it is a little slower than `sort`.
 
     Args:
       keys: see `sort`.
@@ -226,12 +226,11 @@ def locality_sort(
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    On a GPU, blocks sort cells of a few thousand keys. Then rounds merge neighbouring cells, or runs of cells, but only
-    where their keys overlap. So keys that are at most k places away from their sorted position take O(n log k). From
-    2^19 keys of 32 bits or 2^22 keys of 64 bits on, if samples show that many keys are far from their places, all are
-    sorted by digits instead, as in `sort`. The gain is for more than 2^18 keys of 32 or 64 bits without values, or of
-    32 bits with values or indices of 4 bytes. Other calls, and all calls on a CPU, take about as long as `sort`.
-    Scratch memory is that of `mergesort`.
+    On a GPU, blocks sort cells of a few thousand keys. Rounds merge neighbouring cells, or runs of cells, only where
+    their keys overlap. So keys at most k places from their sorted position take O(n log k). From 2^19 keys of 32 bits
+    or 2^22 keys of 64 bits on, keys are sorted by digits as in `sort` if samples show that many are far from their
+    places. The gain is for more than 2^18 keys of 32 or 64 bits without values, or of 32 bits with values or indices of
+    4 bytes. Other calls, and all calls on a CPU, take about as long as `sort`. Scratch memory is that of `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -1,4 +1,4 @@
-"""Quantiles and medians: items by their rank among all items or within segments, and values between two items."""
+"""Quantiles and medians, by rank among all items or within segments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def quantiles(
     axis_name: AxisName | None = None,
     method: str = "linear",
 ) -> jax.Array:
-    """Returns the quantiles of all items, if the heads are absent, or of each segment."""
+    """Returns quantiles of all items if heads are absent, else of each segment."""
     expect_choice(name, "method", method, METHODS)
     x = whole_axes(expect_key(name, "x", x))
     n = x.shape[0]
@@ -104,10 +104,10 @@ def quantiles(
 
 
 class _SegmentedOrderStatistics(Operation):
-    """A selection in each segment. For many ranks, or few items in long segments, a sort takes less time."""
+    """A selection in each segment. For many ranks, or few items in long segments, a sort is faster."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, segments too many for the kernels, or few are long."""
+        """Whether ranks are too many for a batch of one array or for the kernels, or few segments are long."""
         x, begins, _, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
             return True  # plain JAX sorts the array once
@@ -118,8 +118,8 @@ class _SegmentedOrderStatistics(Operation):
 
 
 CUDA_MAX_SEGMENT_RANKS = 16  # kMaxSegmentRanks of ffi/ops/segmented_order_statistics/plan.h
-CUDA_SHORT_SEGMENT = 2**10  # a warp has room for such a segment in its registers
-# A warp reads a longer segment several times, so fewer segments than the warps of a GPU take as long as many.
+CUDA_SHORT_SEGMENT = 2**10  # a warp's registers hold such a segment
+# A warp reads a longer segment several times, so a GPU needs as many segments as warps.
 CUDA_MIN_IN_LONG_SEGMENTS = 2**22
 
 
@@ -130,9 +130,9 @@ def _statistics_shapes(x: Aval, ranks: Aval) -> Sequence[Any]:
 def _sorted_segments(
     x: jax.Array, begins: jax.Array, ends: jax.Array, ranks: jax.Array, count: jax.Array
 ) -> tuple[Sort, jax.Array]:
-    """Returns the sort of all segments, and the places of the sought items in its result.
+    """Returns the sort of all segments, and the sought items' places in it.
 
-    For an empty segment, the place is unspecified.
+    An empty segment's place is unspecified.
     """
     heads = heads_of_bounds(begins, ends)
     return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), begins[None] + ranks
@@ -168,10 +168,10 @@ _segmented_order_statistics.def_jvp(_segmented_jvp)
 
 
 class _OrderStatistics(Operation):
-    """A selection of the items at some ranks. CUDA sorts short rows."""
+    """A selection of items at some ranks. CUDA sorts short rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, a row too many for the kernels, or rows are short or few."""
+        """Whether ranks are too many for a batch of one array or for the kernels, or rows are short or few."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
             return True
@@ -182,7 +182,7 @@ class _OrderStatistics(Operation):
 
 
 CUDA_MAX_RANKS = 7  # kMaxRanks of ffi/ops/order_statistics/plan.h
-CUDA_MAX_SORTED = 2**20  # a sort of so few items takes less time than the passes that count digits
+CUDA_MAX_SORTED = 2**20  # a sort of so few items beats the passes that count digits
 CUDA_MIN_COUNTED_ROW = 2**14
 
 
@@ -193,7 +193,7 @@ def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Se
 
 
 def _within(x: jax.Array, ranks: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the rank of the last live item for any rank past it, and -1 if no item is live."""
+    """Returns the last live item's rank for any past it, -1 without live items."""
     return jnp.clip(ranks, 0, (live_items(x.shape[0], count) - 1).astype(ranks.dtype))
 
 
@@ -216,14 +216,14 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# The most by which the rounding of q may change a rank. In a long segment, this error could otherwise be whole ranks.
+# The most by which q's rounding may change a rank, which in a long segment could be whole ranks.
 MAX_ERROR = 2**-10
 
 
 def _taken(
     method: str, lower: jax.Array, upper: jax.Array, weight: jax.Array, error: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the ranks between which a method takes a quantile, and the weight of the upper one."""
+    """Returns the ranks of a method's quantile, and the upper one's weight."""
     if method == "linear":
         return lower, upper, weight
     if method == "midpoint":
@@ -233,28 +233,27 @@ def _taken(
         "higher": weight > 0,
         "nearest": where(
             jnp.abs(weight - 0.5) <= error, lower & 1 == 1, weight > 0.5
-        ),  # the even rank if both are equally near
+        ),  # the even rank of two equally near
     }[method]
     rank = where(is_upper, upper, lower)
     return rank, rank, jnp.zeros_like(weight)
 
 
 def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Returns the ranks below and above each quantile, the weight of the upper one, in [0, 1), and its error.
+    """Returns the ranks below and above each quantile, the upper one's weight in [0, 1), and its error.
 
-    A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
-    the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
-    never takes it past the rank of (k + 1) / 4096, so ranks increase with q.
-
-    A rank counts as whole if it differs from a whole one only by the rounding of q, in the type of the given q. So 0.7
-    of 11 items is the item of rank 7, without a share of its neighbour, which may be infinite.
+    A rank of a long segment has more digits than a float32, so it is computed in parts: with q = k / 4096 + r and the
+    last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
+    never takes it past the rank of (k + 1) / 4096, so ranks increase with q. A rank counts as whole if only the
+    rounding of q, in its given type, makes the difference. So 0.7 of 11 items is the item of rank 7, without its
+    neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
     high, low, last_float = (
         last >> 12,
         last & 4095,
         last.astype(q.dtype),
-    )  # shifts and masks take few instructions, divisions take many
+    )  # shifts and masks are fast, divisions are not
     scaled = q * 4096
     coarse = jnp.floor(scaled)
     k = clip(coarse, 0, 4096).astype(last.dtype)
@@ -265,7 +264,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     weight = rest - whole
     next_digits = digits + low
     next_weight = (next_digits & 4095).astype(q.dtype) * (1 / 4096)
-    # Steps are compared, not ranks, because a rank past the last one may not fit their type.
+    # Steps are compared, because a rank past the last may not fit its type.
     step, next_step = whole.astype(last.dtype), high + (next_digits >> 12)
     is_past = (step > next_step) | ((step == next_step) & (weight > next_weight))
     lower, exact = lower + where(is_past, next_step, step), where(is_past, next_weight, weight)
@@ -280,7 +279,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 def middle(
     dtype: DTypeLike, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
 ) -> jax.Array:
-    """Returns the medians of the items from `begin` to `end` in order, by `take`; NaN if there are none, or a NaN."""
+    """Returns medians of items from `begin` to `end`, by `take`; NaN if there are none, or a NaN."""
     is_float, number = jnp.issubdtype(dtype, jnp.floating), end - begin
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
 
@@ -290,16 +289,16 @@ def middle(
     below, above = (item(place).astype(accumulator_dtype(dtype)) for place in ((number - 1) >> 1, number >> 1))
     found = between(below, above, where(number & 1 == 1, 0, 0.5).astype(below.dtype))
     undefined = number == 0
-    if is_float:  # NaNs come last
+    if is_float:  # NaNs are last
         undefined |= jnp.isnan(item(number - 1))
     return where(undefined, jnp.nan, found).astype(dtype)
 
 
 def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
-    """`below + weight * (above - below)` for weights from 0 to less than 1, non-decreasing in the weight.
+    """`below + weight * (above - below)` for weights in [0, 1), non-decreasing in the weight.
 
-    It lies between the two, and equals them if they are equal. It starts from the one nearer to 0, whose digits matter.
-    If their signs differ, the difference may overflow: then each of the two has its share.
+    It is between the two, and equals them if they are equal. It starts from the one nearer to 0, whose digits matter.
+    If signs differ, the difference may overflow, so each has its share.
     """
     falls, rest = below < 0, 1 - weight
     is_inner = (falls == (above < 0)) & jnp.isfinite(above - below)
@@ -311,7 +310,7 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def with_derivative(value: jax.Array, like: jax.Array) -> jax.Array:
-    """Returns the value, with the derivative of another one that differs only by rounding."""
+    """Returns the value with the derivative of another, which differs by rounding."""
     del like
     return value
 

@@ -1,4 +1,4 @@
-"""Ragged batches: arrays of rows of any lengths, one after the other, and their conversion from and to dense arrays."""
+"""Ragged batches: rows of any lengths, one after the other, and conversions from and to dense arrays."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def segment_ids(
       heads: `[m]`, non-decreasing integers: the start positions of the segments. A repeated head is an empty segment; a
         head past the last item is padding. Or `Segments`, which replace `ends` and `count`.
       size: the static number of items, n.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `size`).
-      axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
-        device's heads are the starts of the segments that start among its own items, counted from its first item. The
-        segments of earlier devices come first; items before a device's first head belong to the last of these.
+      axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads
+        are given as for `segmented_reduce`. The segments of earlier devices come first; items before a device's first
+        head belong to the last of these.
 
     Returns: `[size]` indices into `heads`; -1 past `count`, and for items of no segment, such as those before the first
       head. int32, or int64 if `size` or `m` reaches 2^31.
@@ -122,16 +122,14 @@ def to_dense(
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        row; a repeated head is an empty row, and so is a head past the last item. Or `Segments`, which replace `ends`
-        and `count`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments; see `segmented_reduce`. Or `Segments`,
+        which replace `ends` and `count`.
       width: the static length of the rows. Longer segments are truncated, which is an error within `checks()`.
       fill_value: the value of a row past its segment.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
-      axis_name: lay out the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
-        device's heads are the starts of the segments that start among its own items, counted from its first item; a
-        segment continues on the devices that follow, up to the next head. Its row is on the device of its head.
+      axis_name: lay out the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+        Heads are given as for `segmented_reduce`. A segment's row is on the device of its head.
 
     Returns:
       `x` with leaves `[m, width, …]`.
@@ -199,7 +197,7 @@ def from_dense(
       (Array([1, 2, 3, 4, 5, 0], dtype=int32), Array([0, 2], dtype=int32), Array(5, dtype=int32))
     """
     name = "from_dense"
-    devices_of(name, axis_name)  # checks the axis; each device packs its own rows
+    devices_of(name, axis_name)  # checks the axis; devices pack their own rows
     size = static_size(name, "size", size)
     leaves, structure, m = _items(name, x)
     for leaf in leaves:
@@ -234,19 +232,17 @@ def take_segments(
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to
-        none; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, which replace
-        `ends` and `count`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments; see `segmented_reduce`. Or `Segments`,
+        which replace `ends` and `count`.
       order: `[k]` integers: the segments to take. The numbers -1 and `m` are padding, empty segments. So is any other
         number outside of 0 to `m - 1`, but that is an error within `checks()`.
       size: the static number of items in the result.
       fill_value: the value of items past the last segment.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
-      axis_name: take segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are the starts of the segments that start among its own items, counted from its first item; a segment
-        continues on the devices that follow, up to the next head. The order of a device lists segments by the numbers
-        that `segment_ids` gives there, and the device gets them; the size, the heads and the number are its own.
+      axis_name: take segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads are
+        given as for `segmented_reduce`. The order of a device lists segments by the numbers that `segment_ids` gives
+        there, and the device gets them; the size, the heads and the number are its own.
 
     Returns: `RaggedParts`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
       which can exceed `size`. Without `jax_enable_x64`, a head or a number that does not fit int32 is 2^31 - 1.
@@ -289,7 +285,7 @@ def take_segments(
 
 
 def _gathered(name: str, x: jax.Array, fill_value: ArrayLike, **intervals: Any) -> jax.Array:
-    """Returns the rows of intervals of x, which may have any type."""
+    """Returns rows of intervals of x, of any type."""
     form, rows = RowForm.packed(name, "x", x)
     return form.unpack(gather_rows(x=rows, fill_value=form.fill(fill_value), **intervals)[0])
 
@@ -297,11 +293,11 @@ def _gathered(name: str, x: jax.Array, fill_value: ArrayLike, **intervals: Any) 
 def rows_of_segments(
     operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: ArrayLike
 ) -> jax.Array:
-    """Returns `[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
+    """Returns `[m, width, …]`: `lengths[i]` items from `begin[i]` on; no two rows share an item."""
     m, n = begin.shape[0], x.shape[0]
     dtype = index_dtype(operation, "width", m * width, n)
     rows = width * jnp.arange(m, dtype=dtype)
-    # each row is two intervals: its items, and positions outside of x, which give the fill value
+    # a row is two intervals: its items, and positions outside of x, which give the fill value
     offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)[None]
     starts = jnp.where(np.array([[True, False]]), begin.astype(dtype)[:, None], n)
     if m == 0:  # a batch over an Explicit mesh cannot reshape it
@@ -313,12 +309,12 @@ def rows_of_segments(
 
 
 def _joined(x: jax.Array) -> jax.Array:
-    """Returns the two leading axes as one."""
+    """Joins the two leading axes."""
     return _reshaped(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
 
 def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Reshapes x; empty arrays are made anew: under an Explicit mesh, JAX does not know which axis stays sharded."""
+    """Reshapes x, or makes it anew if empty: under an Explicit mesh, JAX does not know which axis stays sharded."""
     if 0 not in shape[:2]:
         return x.reshape(shape)
     if is_random_key(x.dtype):
@@ -330,7 +326,7 @@ def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
-    """Returns the leaves of a pytree of items, checked, its structure, and the number of items."""
+    """Returns the leaves of a pytree of items, its structure, and the number of items."""
     leaves = jax.tree.leaves(x)
     first = as_array(name, "x", leaves[0]) if leaves else None
     if first is None or first.ndim == 0:
@@ -340,7 +336,7 @@ def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
 
 
 def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the exclusive scan of lengths, and their sum; numbers that do not fit the type become its largest one."""
+    """Returns lengths' exclusive scan and sum, saturated at the type's largest number."""
     largest = jnp.iinfo(lengths.dtype).max
     if surely(lambda: lengths.shape[0] * longest <= largest):
         offsets, total = scan(lengths, exclusive=True, return_total=True)

@@ -1,4 +1,4 @@
-"""`Ragged`: rows of any lengths as one value, a pytree whose methods call the functions of ragged batches."""
+"""`Ragged`: rows of any lengths as a pytree, whose methods call the functions of ragged batches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _binary(symbol: str, function: Callable[..., Any]) -> Binary:
 
 
 def _binaries(symbol: str, function: Callable[..., Any]) -> tuple[Binary, Binary]:
-    """Returns an operator with a Ragged as its left operand, and as its right one."""
+    """Returns an operator with a Ragged on its left, and on its right."""
     return _binary(symbol, function), _binary(symbol, lambda x, y: function(y, x))
 
 
@@ -72,11 +72,11 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Ragged], Ragged]:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Ragged:
-    """Rows of any lengths, as a pytree: the items of all rows, and where each row lies among them.
+    """Rows of any lengths, as a pytree: all items, and where each row lies among them.
 
-    All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan` and `shard_map`, like any
-    pytree. Its two children are `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, because
-    segments are integers. Items of `values` in no row are padding, without a meaning.
+    Methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan` and `shard_map`. Its children are
+    `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, because segments are integers. Items in no
+    row are padding.
 
     Args:
       values: a pytree of arrays with leading axis `capacity`: the items, of any dtype and trailing shape.
@@ -92,9 +92,8 @@ class Ragged:
       values: the items.
       segments: where each row lies.
 
-    Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry for each
-    row, or a scalar. Two Ragged with different rows are an error: outside of `jit` always, within `jit` under
-    `checks()`.
+    Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry per row,
+    or a scalar. Different rows are an error: outside of `jit` always, within `jit` under `checks()`.
 
     Outside of `jit`, `ragged[i]` is row i, and a loop goes over the rows. `ragged[a:b]`, an array of indices and a mask
     give these rows as a Ragged.
@@ -129,17 +128,17 @@ class Ragged:
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 
     def tree_flatten_with_keys(self) -> tuple[Any, None]:
-        """Its children with their names, as JAX asks for them."""
+        """Its children with names, for JAX."""
         key = jax.tree_util.GetAttrKey
         return ((key("values"), self.values), (key("segments"), self.segments)), None
 
     def tree_flatten(self) -> tuple[Any, None]:
-        """Its children, as JAX asks for them."""
+        """Its children, for JAX."""
         return (self.values, self.segments), None
 
     @classmethod
     def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Ragged:
-        """A Ragged of the given children, which JAX may have replaced by anything."""
+        """A Ragged of children that JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.values, made.segments = children
         return made
@@ -191,7 +190,7 @@ class Ragged:
             for bound in zip(*((part.segments.starts, part.segments.ends) for part in parts), strict=True)
         ]
         joined = cls(values, Segments.of(*map(jnp.concatenate, bounds)))
-        return joined.take(np.arange(len(joined)))  # takes all rows, without the padding of the parts
+        return joined.take(np.arange(len(joined)))  # without the parts' padding
 
     @classmethod
     def from_dense(cls, x: Pytree, lengths: Integers, *, size: int | None = None) -> Ragged:
@@ -215,7 +214,7 @@ class Ragged:
             for row, is_list in zip(rows, lists, strict=True)
         ]
         if any(lists) and all(map(_is_array, trees)) and any(row.size for row in trees):
-            # An empty list has no type, and the items of a list take the type of an array.
+            # An empty list has no type; lists take an array's type.
             known = [row for row, is_list in zip(trees, lists, strict=True) if not is_list]
             known = known or [row for row in trees if row.size]
             kind, like = np.result_type(*(row.dtype for row in known)), known[0]
@@ -342,7 +341,7 @@ class Ragged:
         return np.asarray(_NoArray())
 
     def __jax_array__(self) -> Any:
-        return _NoArray()  # not an array: operators of `jax.Array` leave the work to ours, functions raise errors
+        return _NoArray()  # not an array: `jax.Array`'s operators leave the work to ours, functions raise errors
 
     def to_rows(self) -> list[Any]:
         """A list of the rows as NumPy arrays or pytrees of them; not within `jit`. A batch gives a list of lists."""
@@ -411,7 +410,7 @@ class Ragged:
             return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
         if other.shape[0] != len(self):
             raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
-        # Items in no row get a row's entry, or 1: never 0, because a division by it would spoil derivatives.
+        # Items in no row get a row's entry, or 1: a division by 0 would spoil derivatives.
         items = interval_expand(other, self.heads, self.capacity, total=self.count, fill_value=1)
 
         def with_row(x: jax.Array) -> jax.Array:
@@ -422,7 +421,7 @@ class Ragged:
         return self.with_values(jax.tree.map(with_row, self.values))
 
     def _common_segments(self, name: str, other: Ragged) -> Segments:
-        """Returns the segments of both, which must have the same rows."""
+        """Raises unless both have the same rows."""
         ours, theirs = self.segments, other.segments
         if ours is theirs:
             return ours
@@ -433,7 +432,7 @@ class Ragged:
             return Segments.of(
                 *same_rows(name, *map(jnp.asarray, (ours.starts, ours.ends, theirs.starts, theirs.ends)))
             )
-        starts, other_starts, ends, other_ends = map(  # on the host: within jit, results of jnp are traced
+        starts, other_starts, ends, other_ends = map(  # results of jnp are traced within jit
             np.asarray, (ours.starts, theirs.starts, ours.ends, theirs.ends)
         )
         lengths, other_lengths = np.maximum(ends - starts, 0), np.maximum(other_ends - other_starts, 0)
@@ -459,7 +458,7 @@ class Ragged:
     __le__, __ge__ = _binary("<=", operator.le), _binary(">=", operator.ge)
     __neg__, __abs__, __invert__ = _unary(operator.neg), _unary(operator.abs), _unary(operator.invert)
     __hash__ = None  # type: ignore[assignment]  # as an array: == compares items
-    __array_priority__ = 1000  # makes a NumPy array on the left leave the operator to us
+    __array_priority__ = 1000  # a NumPy array on the left leaves the operator to us
 
     def __eq__(self, other: object) -> Ragged:  # type: ignore[override]
         result: Ragged = self._combine("Ragged ==", operator.eq, other)
@@ -555,7 +554,7 @@ class Ragged:
 
 
 class _NoArray:
-    """The object that JAX gets when it asks a Ragged for an array."""
+    """What JAX gets when it asks a Ragged for an array."""
 
     __slots__ = ()
 
@@ -571,7 +570,7 @@ def _is_array(x: object) -> bool:
 
 
 def _is_concrete(x: object) -> bool:
-    """Whether an array's values are known here."""
+    """Whether values are known here."""
     return _is_array(x) and not isinstance(x, jax.core.Tracer)
 
 
@@ -580,7 +579,7 @@ def _on_host(x: jax.Array | np.ndarray) -> np.ndarray:
 
 
 def _items(name: str, values: Pytree) -> tuple[Any, int]:
-    """Returns a pytree of items as arrays, and their number."""
+    """Returns a pytree as arrays, and the number of items."""
     leaves, structure = flatten(values)
     if not leaves:
         raise value_error(name, "values", "an array or a pytree of arrays", "no array")
@@ -592,7 +591,7 @@ def _items(name: str, values: Pytree) -> tuple[Any, int]:
 
 
 def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
-    """Returns a list of rows whose values are known."""
+    """Returns a list of rows with known values."""
     try:
         rows = list(rows)
     except TypeError as error:
@@ -604,9 +603,9 @@ def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
 
 
 def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
-    """Checks lengths that the host knows: they are not negative, and add up to at most the number of items."""
+    """Checks known lengths: not negative, and at most the number of items in all."""
     host = known_integers(lengths)
-    if host is None or not isinstance(capacity, int):  # it may be a symbol of an exported program
+    if host is None or not isinstance(capacity, int):  # symbolic in an exported program
         return
     ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
     broken = np.flatnonzero((host < 0) | (ends > capacity))
@@ -618,9 +617,9 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
 
 
 def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
-    """Checks offsets that the host knows: they are in order, from 0 to at most the number of items."""
+    """Checks known offsets: in order, from 0 to at most the number of items."""
     host = known_integers(offsets)
-    if host is None or not isinstance(capacity, int):  # it may be a symbol of an exported program
+    if host is None or not isinstance(capacity, int):  # symbolic in an exported program
         return
     ends = host.astype(np.int64)
     if ends[0] != 0:
@@ -633,18 +632,17 @@ def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
 
 
 def _has_offsets(segments: Segments) -> bool:
-    """Whether rows begin at 0 and have no gaps between them."""
+    """Whether rows begin at 0 without gaps."""
     ends = np.asarray(segments.ends)
     return np.array_equal(np.asarray(segments.starts), np.append(0, ends)[: len(ends)])
 
 
 def _bounds(segments: Segments) -> list[tuple[int, int]]:
-    """Returns where each row starts and ends."""
     return list(zip(np.asarray(segments.starts).tolist(), np.asarray(segments.ends).tolist(), strict=True))
 
 
 def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
-    """Returns rows as nested lists; if there are many, the middle ones are left out."""
+    """Returns nested lists; of many rows, the middle ones are left out."""
     m = len(bounds)
     shown = [*range(m)] if m <= 2 * SHOWN else [*range(SHOWN), -1, *range(m - SHOWN, m)]
     options: dict[str, Any] = {"separator": ", ", "threshold": 2 * SHOWN, "edgeitems": SHOWN, "max_line_width": 10_000}
@@ -654,13 +652,11 @@ def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
 
 
 def _tree_text(texts: Sequence[str], structure: PyTreeDef) -> str:
-    """Returns a pytree's text with these in place of its leaves."""
+    """Returns a pytree's text with these as leaves."""
     return str(structure.unflatten([_Text(text) for text in texts]))
 
 
 class _Text(str):
-    """Text that a container shows as it is."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:

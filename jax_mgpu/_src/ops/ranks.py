@@ -131,17 +131,15 @@ def segmented_top_k(
 
     Args:
       x: see `top_k`.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, which replace
-        `ends` and `count`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments; see `segmented_reduce`. Or `Segments`,
+        which replace `ends` and `count`.
       k: see `top_k`.
       largest: see `top_k`.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`.
       count: see `top_k`.
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's heads are the starts of the segments that start among its own items, counted from
-        its first item; a segment continues on the devices that follow, up to the next head. Its row is on the device of
-        its head, and indices are positions in the global array.
+        `jax.shard_map`. Heads are given as for `segmented_reduce`. A segment's row is on the device of its head, and
+        indices are positions in the global array.
 
     Returns:
       `TopK` with a row for each head; indices are positions in `x`.
@@ -180,7 +178,7 @@ def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, 
 def _sort_first(
     name: str, x: jax.Array, k: int, largest: bool, count: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the first k of all items, their positions, and their number, by a sort of all items."""
+    """Returns the first k items, their positions and number, by a sort."""
     n = x.shape[0]
     items, order = Sort(name, x, largest, count).indices()
     if not count.size and surely(lambda: k <= n):
@@ -192,12 +190,12 @@ def _sort_first(
 
 
 class _TopK(Operation):
-    """A selection. If a sort takes less time, CUDA sorts."""
+    """A selection. CUDA sorts where that is faster."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or a batch has short rows and k is large for them.
+        """Whether k is too large for the kernels, or for a batch of short rows.
 
-        The first item alone is found by a reduction.
+        A reduction finds the first item alone.
         """
         n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
         if platform == "cuda" and _is_short(n, k):
@@ -236,12 +234,12 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
 
 
 def _is_extremum(dtype: DTypeLike, k: int, largest: bool) -> bool:
-    """Whether argmax or argmin finds the first item: argmin takes a NaN first, which is the largest item here."""
+    """Whether argmax or argmin finds the first item: argmin takes a NaN first, the largest item here."""
     return k == 1 and (largest or jnp.issubdtype(dtype, jnp.integer))
 
 
 def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> Sequence[jax.Array]:
-    """Returns the first k items and their positions by a sort of the few items that may be among them."""
+    """Sorts the few items that may be among the first k."""
     room = _candidates_room(x.shape[0], k, x.dtype.itemsize)
     values, positions, found = _top_k_candidates(x=x, count=count, k=k, room=room, largest=largest)
     values, positions = Sort("top_k", values, largest, found).run(positions)
@@ -254,10 +252,10 @@ def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> S
 
 
 def _candidates_room(n: int, k: int, width: int) -> int:
-    """Returns a number of items that the candidates of random rows do not exceed, except in one row of a million.
+    """Returns a room that candidates of random rows exceed once in a million rows.
 
-    CUDA's kernels choose the bound of the candidates from a sample: the item of rank `k * sample / n`, and four
-    standard deviations more. The room is for five standard deviations more.
+    CUDA's kernels bound candidates by a sample: the item of rank `k * sample / n`, and four standard deviations more.
+    The room is for another five.
     """
     # candidate_sample of ffi/ops/top_k_candidates/plan.h
     sample = min(max(n // 32, 2048), 2**15 // max(width, 4), n)
@@ -267,7 +265,7 @@ def _candidates_room(n: int, k: int, width: int) -> int:
 
 
 def _def_jvp(operation: Operation) -> None:
-    """Sets the forward derivative of a selection, whose results are values and their indices."""
+    """Sets the forward derivative of a selection of values and indices."""
 
     def jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
         values, indices = operation.run(primals, **attributes)
@@ -277,17 +275,17 @@ def _def_jvp(operation: Operation) -> None:
     operation.def_jvp(jvp)
 
 
-# A selection beats a sort if it leaves out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth
-# of the time.
+# A selection must leave out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth of a sort's
+# time.
 SELECTED_PART = 4
-CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
-CUDA_MIN_ROW = 2048  # a block selects from one row, or a part of it; the sort puts several shorter rows in a block
-CUDA_FEW_ITEMS = 2**16  # with more items in short rows, the sort puts several rows in a block
-CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row, for any number of rows
+CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block's room
+CUDA_MIN_ROW = 2048  # a block selects from one row or a part; a sort puts several shorter rows in a block
+CUDA_FEW_ITEMS = 2**16  # a sort of more items in short rows puts several in a block
+CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row
 
 
 def _is_short(n: int, k: int) -> bool:
-    """Whether CUDA has kernels for rows of this length that are faster than a sort for any such k."""
+    """Whether CUDA's kernels beat a sort in rows of this length, for any such k."""
     return n <= CUDA_SHORT_ROW and k <= CUDA_SHORT_FIRST
 
 
@@ -302,8 +300,7 @@ def _candidates_fallback(x: jax.Array, count: jax.Array, *, room: int, largest: 
     return values, positions, found.reshape(1)
 
 
-# Candidates for the first k items. The results begin with `found` candidates, and a stable sort of these begins with
-# the first k items.
+# Candidates for the first k items. A stable sort of the `found` candidates, which begin the results, begins with them.
 _top_k_candidates = Operation(
     "top_k_candidates",
     operands={"x": 1, "count": 1},
@@ -328,10 +325,10 @@ _def_jvp(_select_first)
 
 
 class _SegmentedTopK(Operation):
-    """A selection in each segment. For a large k, or many items of long segments, a sort takes less time on CUDA."""
+    """A selection in each segment. For a large k, or many items of long segments, a sort is faster on CUDA."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or for segments of this mean length."""
+        """Whether k is too large for the kernels, or for this mean length."""
         k: int = attributes["k"]
         if platform != "cuda":  # elsewhere an exported program may not know the number of items
             return False
@@ -427,17 +424,14 @@ def segmented_quantile(
 
     Args:
       x: see `quantile`.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, which replace
-        `ends` and `count`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments; see `segmented_reduce`. Or `Segments`,
+        which replace `ends` and `count`.
       q: see `quantile`.
       method: see `quantile`.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`.
       count: see `quantile`.
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's heads are the starts of the segments that start among its own items, counted from
-        its first item; a segment continues on the devices that follow, up to the next head. Its results are on the
-        device of its head.
+        `jax.shard_map`. Heads are given as for `segmented_reduce`. A segment's results are on the device of its head.
 
     Returns:
       `[…, m]`, the axes of `q` first, of the type of `x` or, for integers, JAX's default float. NaN for an empty

@@ -1,4 +1,4 @@
-"""Reductions: combine an array, each segment of a ragged one, or each run of equal keys by an operator."""
+"""Reductions of an array, of segments, or of runs of equal keys."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def reduce(
 def _reduced(
     name: str, leaves: list[Leaf], n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> list[jax.Array]:
-    """Reduces leaves, or segments of them; kernels map the items as they load them, if they can."""
+    """Reduces leaves, or segments of them; kernels map the items if they can."""
     load, leaves = one_leaf(load, leaves)
     primitive = "reduce_by_function" if heads is ABSENT else "segmented_reduce_by_function"
 
@@ -230,15 +230,14 @@ def _reduced(
     return [reduced(leaf) for leaf in leaves]
 
 
-# Rows are folded (several rows become one wider row) if an array has at least this many items; and the fewest columns
-# of such a row.
+# The least items for which several rows become one wider row, and its least columns.
 LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
 def _fold(kind: Kind, x: jax.Array) -> int:
-    """Returns how many rows become one wider row: 2 or more if rows are short, or not whole vectors of 16 bytes.
+    """Returns how many rows become one: 2 or more if they are short, or no whole vectors of 16 bytes.
 
-    Extrema are not folded, because their derivatives belong to the first item.
+    Extrema are not folded: their derivatives belong to the first item.
     """
     n, width = x.shape
     of_any_order = kind in (Kind.ADD, Kind.MUL, Kind.AND, Kind.OR, Kind.XOR)
@@ -251,7 +250,7 @@ def _fold(kind: Kind, x: jax.Array) -> int:
 
 
 class SegmentedItems(Grouping):
-    """The items of segments; without heads, all items as one segment."""
+    """Items of segments; without heads, of all items."""
 
     def __init__(self, name: str, n: int, heads: jax.Array, count: jax.Array):
         self.name, self.n, self.count = name, n, count
@@ -274,7 +273,7 @@ class SegmentedItems(Grouping):
         return self._shaped(reduce_rows(heads=self.heads, **given)[0])
 
     def _folded(self, kind: Kind, x: jax.Array, wide: bool, fold: int) -> jax.Array:
-        """Returns the combination of all rows. Each `fold` consecutive rows are read as one wider row."""
+        """Combines all rows; `fold` consecutive ones are read as one wider row."""
         whole: dict[str, Any] = {"heads": self.heads, "count": ABSENT, "op": kind}
         exact = wide or accumulator_dtype(x.dtype) != x.dtype
         folded = reduce_rows(x=x.reshape(-1, fold * x.shape[1]), wide=exact, **whole)[0]
@@ -423,7 +422,7 @@ def segmented_reduce(
     if indices is not None or weights is not None:
         return reduce_gathered(segmented_reduce, asked, x, heads, indices, weights, ends, count)
     has_ends = split_segments(name, heads, ends)[1] is not None
-    # Over an axis, items before the first head may belong to a segment that begins on another device.
+    # Over an axis, items before the first head may belong to another device's segment.
     inside = before_map(name, heads, ends, count, axis_name) if axis_name is None or has_ends else None
     x, load = asked.mapped(x, count, inside=inside)
     of, x, n, restore = asked.parts(x, lambda n: "empty segments")
@@ -506,7 +505,7 @@ def reduce_by_key(
 def run_reduce_by_key(
     asked: Combination, keys: jax.Array | Columns, values: Pytree, size: int, count: Count
 ) -> Grouped:
-    """Computes `reduce_by_key` for any public function, with checked keys."""
+    """Computes `reduce_by_key` with checked keys."""
     name, axis_name = asked.name, asked.axis_name
     given = run_keys(keys)
     n = given.shape[0]
@@ -533,7 +532,7 @@ def run_reduce_by_key(
             of_segments = mesh.groupings.segments_reduced
             return keep(over_axis(of_segments, name, axis_name, leaf, heads, live)[:size], leaf.fill)
         reduced = leaf.reduced(SegmentedItems(name, n, heads, covered))
-        # Slots past the runs are empty segments, which hold the identity.
+        # Slots past the runs are empty segments, with the identity.
         identity_fills = leaf.made is None and ((leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index)
         return reduced if identity_fills else keep(reduced, 0)
 
@@ -553,14 +552,14 @@ def run_reduce_by_key(
 
 
 def first_keys(keys: jax.Array | Columns, firsts: jax.Array, starts: jax.Array) -> Any:
-    """Returns the first key of each run, 0 past the runs. Columns are gathered at the starts of the runs."""
+    """Returns runs' first keys, 0 past them. Columns are gathered at the runs' starts."""
     return keys.structure([_firsts(x, starts) for x in keys.arrays]) if isinstance(keys, Columns) else firsts
 
 
 def _items_of_runs(
     asked: Combination, values: Pytree, n: int, count: Count
 ) -> tuple[Operator | list[Leaf], Any, Callable[[Any], Any], Load | None]:
-    """Returns an operator or named leaves, the values, a function that restores the structure, and a `map`'s load."""
+    """Returns an operator or leaves, the values, a function that restores the structure, and a `map`'s load."""
     load = None
     if callable(asked.op) or asked.map is not None:
         leaves, unflatten = flatten_values(asked.name, "values", values, n, "keys")
@@ -575,7 +574,7 @@ def _items_of_runs(
 
 
 def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
-    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # under shard_map, the result varies as x does
+    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # under shard_map, the result varies as x
 
 
 def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
@@ -616,7 +615,7 @@ def _rows_fallback(
 
 
 def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """Returns `add(rows)`, a linear function of floats. Complex numbers are added by parts, and float8 in float32."""
+    """Returns `add(rows)`, linear in floats. Complex numbers are added by parts, float8 in float32."""
     if jnp.iscomplexobj(rows):
         return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
     if jnp.finfo(rows.dtype).bits < 16:
@@ -625,7 +624,7 @@ def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Arr
 
 
 def _derivatives(operation: Operation, name: str) -> None:
-    """Sets the derivatives of a reduction of an array, its segments, or segments of rows."""
+    """Sets the derivatives of a reduction."""
 
     def heads_of(operands: Operands) -> Any:
         return getattr(operands, "heads", ABSENT)
@@ -638,7 +637,7 @@ def _derivatives(operation: Operation, name: str) -> None:
             return _of_items(name, values, primals.x.shape, heads_of(primals), indices_of(primals), primals.count)
 
         def of_product(x: jax.Array, dx: jax.Array) -> jax.Array:
-            """Multiplies tangents by the product of the other items, without a division: items may be zero."""
+            """Multiplies tangents by products of the other items, without division: items may be zero."""
             factors = x.astype(accumulator_dtype(x.dtype))
             before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
             parts = weighted(before * after, dx.astype(factors.dtype))
@@ -647,7 +646,7 @@ def _derivatives(operation: Operation, name: str) -> None:
         return reduction_jvp(operation, name, primals, tangents, of_items, of_product, **attributes)
 
     def transpose(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-        """Returns, for each item, the cotangent of its segment."""
+        """Returns each item's segment's cotangent."""
         del op, wide
         cotangent = cotangents[0].astype(operands.x.dtype)
         return _of_items(name, cotangent, operands.x.shape, heads_of(operands), indices_of(operands), operands.count)
@@ -665,9 +664,9 @@ def reduction_jvp(
     of_product: Callable[[jax.Array, jax.Array], jax.Array],
     **attributes: int,
 ) -> tuple[Any, Any]:
-    """Returns the forward derivative of a reduction.
+    """Returns a reduction's forward derivative.
 
-    `of_items` returns, for each item, the value of its group, and `of_product` the tangent of a product.
+    `of_items` returns each item's group's value, and `of_product` a product's tangent.
     """
     results = operation.run(primals, **attributes)
     x, dx, kind = primals.x, tangents.x, Kind(attributes["op"])
@@ -685,17 +684,17 @@ def reduction_jvp(
         return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
     if kind == Kind.MUL:
         return results, [of_product(x, dx)]
-    index_dtype(f"derivative of {name}", "x", x.shape[0])  # raises: only the derivative needs indices
+    index_dtype(f"derivative of {name}", "x", x.shape[0])  # raises: the derivative needs indices
     return results, [take_columns(dx, reduced(x, kind.index_of))]
 
 
 def _logsumexp_weights(
     x: jax.Array, exact: jax.Array, of_items: Callable[[jax.Array], jax.Array], summed: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-    """Returns the partial derivative of each item: its share of the sum of exponentials; 0 for an item of no segment.
+    """Returns each item's share of the sum of exponentials; 0 in no segment.
 
-    `exact` is rounded, so the exponentials of the differences from it do not add up to 1 (3% off at 1e6): they are
-    divided by their sum. An infinite item has the share NaN, and all other items 0. A NaN makes all shares NaN.
+    `exact` is rounded, so exponentials of the differences do not add up to 1 (3% off at 1e6), and are divided by their
+    sum. An infinite item has the share NaN, all others 0. A NaN makes all shares NaN.
     """
     shift = jax.lax.stop_gradient(where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
@@ -712,7 +711,7 @@ def _of_items(
     indices: jax.Array,
     count: jax.Array,
 ) -> jax.Array:
-    """Returns the value of each item's segment, for items of this shape; 0 for items of no segment."""
+    """Returns each item's segment's value, for this shape; 0 in no segment."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
     if values.ndim < len(shape):  # one value for all items together
@@ -729,7 +728,7 @@ def _of_items(
 
 
 def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns, for each item, the product of the items before it in its segment, and of the items after it."""
+    """Returns the products of earlier, and of later items in each item's segment."""
     items = x
     if indices.size:
         items = take_or_fill(x, indices, jnp.ones((1,), x.dtype))
@@ -745,13 +744,13 @@ def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Arr
 
 
 def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> jax.Array:
-    """Returns items of x by index, each column by its own indices; 0 at -1. `unique` says that none is taken twice."""
+    """Returns items by index, each column by its own; 0 at -1. `unique`: none is taken twice."""
     if x.ndim == 1:
         return take_or_fill(x, indices, unique=unique)
     if x.shape[0] == 0:
         return jnp.zeros(indices.shape, x.dtype)
     width = x.shape[1]
-    if x.size >= 2**31 and not has_64_bits():  # more items than an index of 32 bits can count
+    if x.size >= 2**31 and not has_64_bits():  # more than 32-bit indices count
         columns = jax.vmap(functools.partial(take_or_fill, unique=unique), in_axes=(1, -1), out_axes=-1)
         return columns(x, indices)
     places = indices.astype(index_dtype("derivative", "x", x.size))
@@ -820,7 +819,7 @@ _segmented_reduce = _SegmentedReduce(
 )
 _derivatives(_segmented_reduce, "segmented_reduce")
 
-# Segments of rows, or of the rows at distinct indices; each column is combined by itself.
+# Segments of rows, perhaps at distinct indices; each column by itself.
 reduce_rows = Operation(
     "reduce_rows",
     operands={"x": 2, "heads": 1, "indices": 1, "count": 1},

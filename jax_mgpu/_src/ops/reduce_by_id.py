@@ -49,14 +49,14 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 
 __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
-# The bytes that a warp of the CUDA kernel has for the states of all ids (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
+# The bytes that a warp of the CUDA kernel has for all states (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Sums of floats of up to 32 bits are computed in integers, exactly, if the sums of all ids take at most this many words
-# for each item, and a constant number more.
+# Sums of floats of up to 32 bits are exact, in integers, if all sums take at most so many words per item, and a
+# constant number more.
 EXACT_WORDS_PER_ITEM = 2
 FEW_EXACT_WORDS = 1 << 18
-# The kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So
-# wide rows are sorted instead, if there are enough elements to pay for the launches of a sort.
+# Kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So wide
+# rows are sorted if they pay for the launches.
 FEW_COLUMNS = 8
 MAX_COLUMNS = 1 << 30  # if order does not matter (kMaxIdColumns of the same file)
 FEW_ITEMS = 1 << 22
@@ -74,15 +74,12 @@ def reduce_by_id(
     ddof: float = 0,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """Combines the items of each id, in any order.
-
-    It does the work of `jax.ops.segment_sum` and similar functions, with the same bits in every run.
+    """Combines the items of each id, in any order, with the same bits in every run.
 
     Args:
       x: see `reduce`.
-      ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is negative, or not below
-        `size`, belongs to no row. Or the `Groups` of such ids, which are already sorted, and accept no `count` and no
-        `axis_name`.
+      ids: `[n]`, integers: each item's row of the result. An item whose id is negative, or not below `size`, belongs to
+        no row. Or the `Groups` of such ids, which accept no `count` and no `axis_name`.
       size: the static number of results.
       op: see `reduce`, except for functions.
       count: the number of live items, an integer scalar (default `n`).
@@ -101,10 +98,10 @@ def reduce_by_id(
       ValueError: as `reduce`; also a size that is not a non-negative integer, or another number of ids than of items.
 
     Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
-    matter (sums of integers, minima, maxima, their indices, bitwise operators): blocks combine frequent ids in shared
-    memory. Sums of floats of at most 32 bits also take O(n + size), if an id has ten items or so and rows are short:
-    they are added as integers, exactly, and rounded once. Up to 46 KB of other results are combined in the memory of
-    each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that order.
+    matter (sums of integers, minima, maxima, their indices, bitwise operators). Sums of floats of at most 32 bits also
+    take O(n + size), if an id has about ten items and rows are short: they are added as integers, exactly, and rounded
+    once. Up to 46 KB of other results are combined in the memory of each warp, and then in the order of the warps.
+    Otherwise ids are sorted, and rows are read in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -135,8 +132,6 @@ def reduce_by_id(
 
 
 class _ItemsOfIds(Grouping):
-    """The items of each id."""
-
     def __init__(self, ids: jax.Array, count: jax.Array, size: int):
         self.ids, self.count, self.n, self.leading = ids, count, ids.shape[0], (size,)
 
@@ -154,7 +149,7 @@ class _ItemsOfIds(Grouping):
 
     @functools.cached_property
     def _in_order(self) -> tuple[jax.Array, SegmentedItems]:
-        """The items in the order of their ids, and the segments that they form there."""
+        """The items by id, and the segments that they form."""
         order, bounds = _order_of_ids(self.ids, self.count, self.leading[0])
         return order, SegmentedItems("reduce_by_id", self.n, bounds[:-1], bounds[-1:])
 
@@ -168,7 +163,7 @@ class _ItemsOfIds(Grouping):
 
 
 class _ItemsOfGroups(_ItemsOfIds):
-    """The items of each id, in an order that is known already."""
+    """The items of each id in a known order."""
 
     def __init__(self, order: jax.Array, heads: jax.Array, count: jax.Array):
         self.n, self.leading = order.shape[0], heads.shape
@@ -187,10 +182,10 @@ class _ItemsOfGroups(_ItemsOfIds):
 
 @jit_eager("size")
 def group_ids(ids: ArrayLike, size: int) -> Groups:
-    """Finds the items of each id, by a stable sort, for several functions by the same ids.
+    """Finds the items of each id by a stable sort, once for several functions by the same ids.
 
-    Without it, each call of `reduce_by_id` and `softmax_by_id`, and each gradient of `take`, sorts the ids anew if its
-    kernels need them sorted: for sums of floats by many ids.
+    Otherwise `reduce_by_id`, `softmax_by_id` and gradients of `take` sort the ids in each call, if their kernels need
+    that: for sums of floats by many ids.
 
     Args:
       ids: `[n]`, integers. An item whose id is negative, or not below `size`, belongs to none.
@@ -223,7 +218,7 @@ def group_ids(ids: ArrayLike, size: int) -> Groups:
 
 @by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
-    """Sorts rows by their ids, and combines the segments that they then form."""
+    """Sorts rows by id, and combines segments."""
     if x.shape[1] == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
         keys, needles, bits = _sorted_by(ids, count, size)
         keys, column = sort(keys, x[:, 0], bits=bits)
@@ -235,7 +230,7 @@ def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide
 
 
 def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array, int]:
-    """Returns the sort keys of items, `size` for those without an id, the list of all keys, and their bits."""
+    """Returns sort keys (`size` without an id), the list of all keys, and their bits."""
     dtype = np.min_scalar_type(size)
     keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
     return keys, jnp.arange(size + 1, dtype=dtype), max(1, size.bit_length())
@@ -243,7 +238,7 @@ def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 @by_construction()
 def _order_of_ids(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns items in the order of their ids, and where each id begins there, `[size + 1]`."""
+    """Returns items by id, and where ids begin there, `[size + 1]`."""
     keys, needles, bits = _sorted_by(ids, count, size)
     keys, order = Sort("reduce_by_id", keys, bits=bits).indices()
     return order, sorted_search(needles, keys)
@@ -265,20 +260,20 @@ def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any,
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
-    """Returns, for each item, the cotangent of its id."""
+    """Returns the cotangents of items' ids."""
     del attributes
     return _of_items(cotangents[0].astype(operands.x.dtype), operands.ids, operands.count)
 
 
 def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the values of each item's id; 0 for items without an id."""
+    """Returns the values of items' ids; 0 without an id."""
     index_dtype("derivative of reduce_by_id", "x", ids.shape[0])
     ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
     return take_or_fill(values, ids)
 
 
 def _add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """Returns the transpose of a gather from an array like `like`: each row gets the sum of its cotangents."""
+    """Transposes a gather from an array like `like`: each row gets the sum of its cotangents."""
     if not rows.size or not math.prod(like.shape):
         return jnp.zeros(like.shape, like.dtype)
 
@@ -305,13 +300,13 @@ def _is_narrow_float(x: Aval) -> bool:
 
 
 def _exact_words(n: int) -> int:
-    """Returns the number of words of an exact sum of n items (`ExactSum` of `ffi/algorithm/exact_sum.h`)."""
+    """Returns the words of an exact sum of n items (`ExactSum` of `ffi/algorithm/exact_sum.h`)."""
     binades = min(max(40 - max(n - 1, 0).bit_length(), 1), 32)
     return -(-254 // binades) + 1
 
 
 def _in_any_order(op: Kind, x: Aval) -> bool:
-    """Whether the order of items does not matter, so that atomic operations may combine them."""
+    """Whether atomic operations may combine items, because order does not matter."""
     if op.gives_index:  # the position fits beside the key
         result: bool = x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
         return result
@@ -321,7 +316,7 @@ def _in_any_order(op: Kind, x: Aval) -> bool:
 
 
 class _ReduceById(Operation):
-    """A reduction by id. CUDA has kernels for it if order does not matter, or if the states of all ids are few."""
+    """A reduction by id. CUDA has kernels if order does not matter, or states of all ids are few."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether the ids must be sorted."""

@@ -1,4 +1,4 @@
-"""Weighted choices of items, and sampling of a language model's tokens from logits."""
+"""Weighted choices of items, and samples of tokens from logits."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def weighted_choice(
 
 
 def _numbers(name: str, k: int, ids: ArrayLike | None, m: int, index: np.dtype) -> jax.Array:
-    """Returns the segment of each of k random numbers; -1 for none."""
+    """Returns each number's segment; -1 for none."""
     if ids is None:
         if k != m:
             raise value_error(name, "u", f"one number for each of {m} segments, or ids too", f"{k} numbers")
@@ -120,7 +120,7 @@ def _numbers(name: str, k: int, ids: ArrayLike | None, m: int, index: np.dtype) 
 
 
 def _running_sums(weights: jax.Array, heads: jax.Array = ABSENT) -> jax.Array:
-    """Returns running sums that change only at positive weights, and never fall, whatever a scan rounds."""
+    """Returns running sums that change only at positive weights and never fall, whatever a scan rounds."""
     sums = scan_columns(weights, Kind.ADD, heads)
     return scan_columns(jnp.where(weights > 0, sums, 0), Kind.MAX, heads)
 
@@ -193,7 +193,7 @@ def _sample_logits(
     min_p: ArrayLike | None,
     most: int | None,
 ) -> jax.Array:
-    """Runs `sample_logits` with `top_k` either static, as `most`, or traced."""
+    """`sample_logits` with `top_k` static, as `most`, or traced."""
     name = "sample_logits"
     logits, key = _floats(name, "logits", logits), _random_key(name, key)
     if logits.ndim == 0:
@@ -239,7 +239,7 @@ def _without_nan(x: jax.Array) -> jax.Array:
 def _top_p_tokens(
     x: jax.Array, u: jax.Array, temperature: jax.Array | None, mass: jax.Array, share: jax.Array | None
 ) -> jax.Array:
-    """Draws a token from each row of logits. Each other argument is a column: a number for each row, or one for all."""
+    """Draws a token from each row. Other arguments are columns: a number per row, or one."""
     one = jnp.ones((1, 1), jnp.float32)
     columns = [u, one if temperature is None else temperature, mass, 0 * one if share is None else share]
     axes = [0 if column.shape[0] == x.shape[0] else None for column in columns]
@@ -248,7 +248,7 @@ def _top_p_tokens(
 
 
 class _SampleTopP(Operation):
-    """A token of each row, drawn among the most probable ones. CUDA sorts short rows."""
+    """A token of each row among the most probable ones. CUDA sorts short rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         n = operands[0].shape[-1]
@@ -286,9 +286,9 @@ def _drawn(
     mass: jax.Array | None,
     share: jax.Array | None,
 ) -> jax.Array:
-    """Draws a token from each row of logits. With `order`, rows are sorted, descending, and it holds their tokens.
+    """Draws a token from each row. With `order`, rows are sorted, descending, and it holds their tokens.
 
-    The filters keep the first tokens of a sorted row, so the running sums of the whole row serve them too.
+    Filters keep a sorted row's first tokens, so the whole row's running sums serve them.
     """
     best = x.max(axis=1, keepdims=True)
     differences = jnp.where(x == best, 0, x - best) / jnp.where(temperature == 0, 1, temperature)
@@ -314,7 +314,7 @@ def _drawn(
 
 
 def _of_rows(name: str, argument: str, x: jax.Array, batch: list[int]) -> jax.Array:
-    """Returns a number for each row, as a column, or one for all of them."""
+    """Returns a number per row, as a column, or one for all."""
     if x.ndim and x.shape != tuple(batch):
         raise value_error(name, argument, f"a scalar, or a number for each row, {batch}", describe(x))
     return whole_axes(x).reshape(-1, 1)

@@ -1,4 +1,4 @@
-"""Scans: combine each prefix of an array, or of each segment of a ragged one, by an associative operator."""
+"""Scans of an array or of its segments by an associative operator."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
 
-# A problem of a batch has at least this many items if a kernel scans its columns.
+# A kernel scans columns of a batch's problem with so many items.
 LEAST_ROW_ITEMS = 1024
 
 
@@ -133,7 +133,7 @@ def scan(
         include it. `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
-        load an item. Over a mesh axis, a position is that in the global array.
+        load an item. Over a mesh axis, positions are global.
       emit: a function of a state, which is the scan's value at a position, or of a state and its position: the mirror
         image of `map`. The results are what it returns, any pytree, and 0 past the count; totals are states.
       dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
@@ -150,9 +150,9 @@ def scan(
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, here with a
-    fixed tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels.
-    On other platforms, if it cannot be compiled, and for `"logsumexp"`, a loop in plain JAX runs it.
+    Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, with a fixed
+    tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels. On
+    other platforms, without a compiler, and for `"logsumexp"`, a loop in plain JAX runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -234,9 +234,8 @@ def segmented_scan(
       op: see `scan`.
       exclusive: see `scan`; each segment's first result is the identity.
       reverse: scan each segment from its end.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
-        the result 0 (-1 for indices). Segments do not overlap; one that ends where it starts, or before, is empty.
-        Without `ends` a segment ends where the next begins.
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have the
+        result 0 (-1 for indices). See `segmented_reduce`.
       count: see `scan`.
       identity: see `scan`.
       initial: see `scan`; each segment begins with it.
@@ -244,8 +243,7 @@ def segmented_scan(
       emit: see `scan`.
       dtype: see `scan`.
       commutative: see `scan`.
-      axis_name: see `scan`. A device's heads are the starts of the segments that start among its own items, counted
-        from its first item; a segment continues on the devices that follow, up to the next head.
+      axis_name: see `scan`; heads are given as for `segmented_reduce`.
 
     Returns:
       For each array of x, an array `[n, ...]`. Indices are positions in x, or in the global array over a mesh axis.
@@ -254,7 +252,7 @@ def segmented_scan(
       TypeError: as `scan`.
       ValueError: as `scan`.
 
-    Time is O(n + m), whatever the lengths of the segments. For the method, see `scan`.
+    Time is O(n + m) for any lengths of the segments. For the method, see `scan`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -270,7 +268,7 @@ def segmented_scan(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan(Combination):
-    """A scan of all items, of segments or of runs, by the names of its arguments."""
+    """A scan of items, segments or runs, by its arguments' names."""
 
     exclusive: bool
     reverse: bool
@@ -286,9 +284,9 @@ class Scan(Combination):
 
     @property
     def moves_on(self) -> bool:
-        """Whether the exclusive scan is computed as the inclusive one, with each result moved to the next item.
+        """Whether each result of an inclusive scan moves to the next item.
 
-        The first result is then `initial`, and the operator needs no identity.
+        The first is then `initial`, so the operator needs no identity.
         """
         begins = self.identity is None and self.initial is not None
         return self.exclusive and callable(self.op) and begins and self.axis_name is None
@@ -299,7 +297,7 @@ class Scan(Combination):
         return {"exclusive": self.exclusive and not self.moves_on, "reverse": self.reverse, "total": self.return_total}
 
     def scanned(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """Returns the operator or leaves of x for a scan; see `Combination.parts`."""
+        """Returns operator or leaves; see `Combination.parts`."""
 
         def needs_identity(n: int) -> str | None:
             if self.return_total and (count is not None or n == 0):
@@ -340,7 +338,7 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
 def _scanned(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """Returns the results of a scan and its total, if there is one, and the results of items in no segment."""
+    """Returns a scan's results, its total if there is one, and results in no segment."""
     if isinstance(of, Operator):
         results = list(scan_by_function(asked.name, of, x, n, heads, count, load, **asked.flags))
         return results, jax.tree.map(lambda _: 0, results[0])
@@ -351,7 +349,6 @@ def _scanned(
 def _scanned_over_axis(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """`_scanned` over a mesh axis."""
     del load
     name, axis_name = asked.name, asked.axis_name
     given = () if heads is ABSENT else (heads,)
@@ -380,7 +377,7 @@ def _begun(
     live: jax.Array | None,
     place: tuple[int, Any, Any, bool] | None,
 ) -> list[Any]:
-    """Returns the results of a scan and its total, if there is one, combined with the initial value."""
+    """Combines a scan's results and total with the initial value."""
     if initial is None:
         return results
     if isinstance(op, Operator):
@@ -395,7 +392,7 @@ def _begun(
 
 
 def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) -> Any:
-    """Combines the results of a function with the initial value."""
+    """Combines a function's results with the initial value."""
     rows = jax.tree.map(lambda x: x[None], results) if is_total else results
     begins = jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, rows)
     combined = operator.combine(begins, rows)
@@ -403,7 +400,7 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
-    """Returns the results of one array that a named operator scans, combined with the initial value."""
+    """Combines one array's results with the initial value."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
     result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
@@ -413,7 +410,7 @@ def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array
 
 
 def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Callable[[Any], Any]) -> list[jax.Array]:
-    """Returns the initial value of the scan of each array."""
+    """Returns each array's initial value."""
     for leaf in leaves:
         if leaf.mean or leaf.kind.gives_index:
             raise value_error(name, "initial", "None for 'mean', 'argmin' and 'argmax'", "a value")
@@ -426,7 +423,7 @@ def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Cal
 
 
 def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, count: jax.Array, reverse: bool) -> Any:
-    """Turns an inclusive scan into an exclusive one: each result moves to the next item of its segment."""
+    """Moves each result of an inclusive scan to its segment's next item."""
     starts = segment_starts(n, heads)
     if reverse:
         places = jnp.arange(n, dtype=index_dtype("scan", "x", n))
@@ -436,10 +433,10 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
 
 
 def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | None = None) -> jax.Array:
-    """Returns the heads for kernels. If segments have ends, each head is followed by the head of the gap after it.
+    """Returns the heads for kernels. If segments have ends, a gap's head follows each head.
 
-    An empty segment that lies within another segment is moved to the end of that segment. If segments of a mesh axis
-    have ends, the first two heads are those of a segment that continues from an earlier device and of the gap after it.
+    An empty segment within another moves to that segment's end. Over a mesh axis, the first two heads with ends are
+    those of an earlier device's segment and of the gap after it.
     """
     heads, ends = segments.heads, segments.ends
     if ends is None or (not heads.size and axis_name is None):  # a batch over an Explicit mesh cannot reshape them
@@ -450,24 +447,24 @@ def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | N
 
 
 def heads_of_bounds(begins: jax.Array, ends: jax.Array) -> jax.Array:
-    """Returns the heads of segments and of the gaps after them."""
+    """Returns heads of segments and of gaps after them."""
     return scan_columns(stack([begins, ends], -1).reshape(-1), Kind.MAX)
 
 
 def own_pieces(segments: GivenSegments, heads: jax.Array) -> jax.Array:
-    """Returns `pieces` over a mesh axis, without the head that it adds for an earlier device's segment."""
+    """`pieces` over a mesh axis, without the head of an earlier device's segment."""
     return heads if segments.ends is None else heads[1:]
 
 
 def covered(n: int, heads: jax.Array) -> jax.Array:
-    """Returns which of n positions lie in a segment, given alternating heads of segments and gaps."""
+    """Returns positions in a segment, given alternating heads of segments and gaps."""
     turns = (jnp.arange(heads.shape[0]) % 2 == 0)[:, None]
     none = jnp.zeros((1,), bool)
     return REGISTRY["interval_expand"](values=turns, offsets=heads, total=ABSENT, fill_value=none, size=n)[0][:, 0]
 
 
 def _from_first(n: int, heads: jax.Array) -> jax.Array:
-    """Returns which of n positions do not lie before the first segment."""
+    """Returns positions not before the first segment."""
     if not heads.size:
         return jnp.zeros((n,), bool)
     first = heads_inside(heads[0], n)
@@ -475,19 +472,19 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
 
 
 def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
-    """Gives items in no segment the derivative 0. Otherwise an infinite partial derivative would become NaN.
+    """Gives items in no segment the derivative 0, where an infinite partial derivative would become NaN.
 
-    Without `gaps`, these items are those before the first head. With `gaps`, heads of segments and of gaps alternate,
-    and items in gaps are in no segment either.
+    Without `gaps`, these are the items before the first head. With `gaps`, heads of segments and gaps alternate, and
+    items in gaps count too.
     """
-    # Within shard_map the results vary like the heads, as their tangents do.
+    # Results vary like the heads within shard_map, as their tangents do.
     return jax.tree.map(
         lambda x: _inside(vary_as(x, heads), heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x
     )
 
 
 def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
-    """`inside_segments` for the array of a named operator, if its partial derivatives depend on the items."""
+    """`inside_segments` of an array whose partial derivatives depend on items."""
     if leaf.made is None and leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
         return leaf
     return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
@@ -496,11 +493,11 @@ def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
 def before_map(
     name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
 ) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that applies `inside_segments` to an array before `map`, whatever its number of items."""
-    given = None if axis_name is None else count  # on one device, dead items have no derivatives anyway
+    """Returns a function that applies `inside_segments` before `map`."""
+    given = None if axis_name is None else count  # on one device, dead items have no derivatives
 
     def inside(x: jax.Array) -> jax.Array:
-        with by_construction():  # the heads are checked where they are used
+        with by_construction():  # heads are checked where they are used
             segments = segment_operands(name, heads, ends, given, x.shape[0], axis_name=axis_name)
         turns = pieces(segments, name, axis_name)
         result: jax.Array = inside_segments(x, turns, gaps=segments.ends is not None)
@@ -537,7 +534,7 @@ def _scan_leaf(
     x = leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.mean else leaf.x
     combined = _scan_items(x, heads, count, op=leaf.kind, **flags)
     counts: list[jax.Array] = []
-    if leaf.mean:  # the number of items in each sum
+    if leaf.mean:  # the items in each sum
         ones = jnp.ones((n,), index_dtype(name, "x", n))
         counts = _scan(x=ones, heads=heads, count=count, op=Kind.ADD, **flags)
     results = [
@@ -548,15 +545,13 @@ def _scan_leaf(
 
 
 def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """Sets means past the live items to 0. Other results there need no change."""
+    """Sets means past the live items to 0; other results are right."""
     if not (leaf.mean and count.size):
         return results
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
 
 
 def _scan_items(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> list[jax.Array]:
-    """Returns a scan of an array, or of each column of its rows."""
-
     def scan_column(column: jax.Array) -> list[jax.Array]:
         return _scan(x=column, heads=heads, count=count, **attributes)
 
@@ -572,24 +567,24 @@ def scan_columns(
     exclusive: bool = False,
     reverse: bool = False,
 ) -> jax.Array:
-    """Returns a scan of an array, or of each column of its rows."""
+    """Scans an array, or each column of rows."""
     return _scan_items(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
 
 
 def scan_from(initial: jax.Array, x: jax.Array, op: Kind, count: jax.Array, **flags: bool) -> jax.Array:
-    """Scans an array from an initial item, in one pass; see `begins_with_item`."""
+    """Scans from an initial item in one pass; see `begins_with_item`."""
     return _scan(x=x, count=count, initial=initial.reshape(1), op=op, total=False, **flags)[0]
 
 
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the segment of each item, -1 before the first head and past the live ones."""
+    """Returns each item's segment, -1 before the first head and past live ones."""
     index_dtype(f"derivative of {name}", "x", n)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     return where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
 def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
-    """Returns, for each position, the next marked one, or the number of live items."""
+    """Returns the next marked position, or the number of live items."""
     (n,) = marked.shape
     places = jnp.where(marked, jnp.arange(n, dtype=live.dtype), n)
     return jnp.minimum(_scan(x=places, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0], live)
@@ -602,7 +597,7 @@ def _shapes(x: Aval, *, op: int, total: int) -> Sequence[Any]:
 
 
 def begins_with_item(op: Kind, dtype: DTypeLike) -> bool:
-    """Whether the operation itself takes the initial item: for sums, and if results are items without derivatives."""
+    """Whether the operation takes the initial item: for sums, and for results that are items without derivatives."""
     return op == Kind.ADD or not (op.gives_index or jnp.issubdtype(dtype, jnp.inexact))
 
 
@@ -635,36 +630,34 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, **flags: int) -> tup
 
 
 def _expect_indices(x: Aval, heads: jax.Array) -> None:
-    """Raises an error if indices do not fit: a derivative may need them even if the scan itself does not."""
+    """Raises if indices do not fit, which a derivative may need."""
     index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 
 
 def _extremum_tangents(
     kind: Kind, primals: Operands, dx: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[jax.Array]:
-    """Returns the tangents of a scan of minima or maxima: at each position, that of the extremum so far.
+    """Returns the tangents of minima or maxima so far.
 
-    An index stays until the scan reaches a better item, so the positions of one index form a run that begins at that
-    item. A sum over each run, in which only the tangent of its first item is not 0, gives that tangent to all of them.
-    Its transpose is the sum in the other direction: nothing is gathered, and the index itself lists the heads of the
-    runs.
+    The positions of one index form a run that begins at that item. A sum over each run, of tangents that are 0 except
+    for the first item's, gives all of them that tangent. Its transpose is the opposite sum: nothing is gathered, and
+    indices list the runs' heads.
     """
     flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
     indices, *last = _scan.run(primals, op=kind.index_of, **flags)
     positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
     by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place of its index
     firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
-    # A position without an index is a run of its own. In reverse, the index is where a run ends and the next one
-    # begins.
+    # A position without an index is a run. In reverse, the index is where a run ends and the next begins.
     heads = jnp.where(indices < 0, positions, indices + by) + int(reverse)
     tangents = _scan(x=firsts, heads=heads, op=Kind.ADD, exclusive=False, reverse=reverse, total=False)
     return [*tangents, *(take_or_fill(dx, i, unique=True) for i in last)]
 
 
 def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
-    """Returns the tangents of a scan of products, which are right even if items are zero.
+    """Returns the tangents of products, right even for items of zero.
 
-    y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i].
+    y[i] = x[i] y[i - 1] has dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i].
     """
     wide = accumulator_dtype(dx.dtype)
     x = primals.x.astype(wide)
@@ -674,10 +667,10 @@ def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags
 
 
 def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
-    """Returns the tangents of a scan of logsumexp: means of the items' tangents, weighted by the items' exponentials.
+    """Returns the tangents of logsumexp: means of items' tangents, weighted by exponentials.
 
-    Exponentials are relative to the largest item so far, so their running sums are scaled down when it grows. As in
-    reductions, an infinite item has the weight NaN and all others 0, and a NaN makes the weights of all items NaN.
+    Exponentials are relative to the largest item so far; when it grows, running sums are scaled down. An infinite item
+    has the weight NaN and others 0, and a NaN makes all weights NaN.
     """
     wide = accumulator_dtype(dx.dtype)
     x, heads, count = primals.x.astype(wide), primals.heads, primals.count
@@ -685,7 +678,7 @@ def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **fla
     largest = jax.lax.stop_gradient(_scan(x=x, heads=heads, count=count, op=Kind.MAX, **inclusive)[0])
     before = shifted(largest, -1 if reverse else 1)
     is_same = (before == largest) | jnp.isnan(largest)
-    # At the start of a segment the factor is not used, but must be finite.
+    # A segment's first factor is unused, but must be finite.
     factors = jnp.where(is_same, 1, jnp.nan_to_num(jnp.exp(jnp.minimum(before - largest, 0))))
     nothing = x == -jnp.inf
     powers = jnp.where(nothing, 0, jnp.exp(jnp.where(nothing, 0, x) - jnp.where(nothing, 0, largest)))
@@ -707,7 +700,7 @@ def _along(
     reverse: int,
     total: int,
 ) -> Sequence[jax.Array]:
-    """Returns tangents of a scan and its total: values of a linear recurrence of the terms, times `shares` if given."""
+    """Returns a linear recurrence of the terms, times `shares`, and its total."""
     heads, count = primals.heads, primals.count
     tangents = recurrence(factors, terms, heads, count, reverse=reverse)
     if shares is not None:
@@ -725,7 +718,7 @@ def _along(
 def _transpose(
     cotangents: Sequence[Any], operands: Operands, *, op: int, exclusive: int, reverse: int, total: int
 ) -> jax.Array:
-    """A scan of sums adds each item to all later ones, so its transpose is the scan in the other direction."""
+    """Sums in the opposite direction, because each item is added to all later ones."""
     del total
     x = operands.x
     result = jnp.zeros(x.shape, x.dtype)
@@ -739,7 +732,7 @@ def _transpose(
 
 
 def _transpose_initial(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
-    """Returns the sum of the cotangents of all results, because each contains the initial item."""
+    """Sums the cotangents of all results, which contain the initial item."""
     del attributes
     parts = [x for x in cotangents if x is not None]
     if cotangents[0] is not None and operands.count.size:
@@ -748,21 +741,18 @@ def _transpose_initial(cotangents: Sequence[Any], operands: Operands, **attribut
 
 
 def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> Sequence[jax.Array]:
-    """Scans each column, as a row of the transposed array."""
     columns = keeping_bits(lambda x: x.T, x, repeats=True)
     result, *totals = _scan(x=columns, heads=heads, count=count, **attributes)
     return [keeping_bits(lambda x: x.T, result, repeats=True), *totals]
 
 
 def _of_column(x: Any, heads: Any, count: Any, initial: Any = ABSENT) -> Any:
-    """Returns the operands of the scan of a column."""
+    """Returns a column's operands."""
     operands: Any = _scan.Operands
     return operands(x, heads, count, initial)
 
 
 def _rows_jvp(primals: Operands, tangents: Any, **attributes: int) -> tuple[Any, Any]:
-    """Returns the derivative of the scan of each column."""
-
     def of_column(x: jax.Array, dx: jax.Array | None) -> tuple[Any, Any]:
         column = _of_column(x, primals.heads, primals.count)
         return _jvp(column, _of_column(dx, None, None, None), **attributes)
@@ -784,14 +774,14 @@ def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes:
 
 
 class _Scan(Operation):
-    """A scan of a vector. Logsumexp needs pairs as states, which no kernel has, so it runs in plain JAX."""
+    """A scan of a vector. No kernel has logsumexp's pairs as states, so it is plain JAX."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         del operands, platform, devices
         return attributes["op"] == Kind.LOGSUMEXP
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
-        """A batch of adjacent columns is a scan of rows, read in place."""
+        """Returns a batch of adjacent columns as a scan of rows, read in place."""
         x, heads, count, initial = operands
         if (
             tuple(axes) == (1, None, None, None)
@@ -808,7 +798,7 @@ class _ScanRows(_Scan):
     """A scan of each column of rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """A block takes rows of one problem only, so small problems of a batch are scanned as rows of the transpose."""
+        """Whether to scan rows of the transpose: a block takes rows of one problem, which may be small."""
         *batch, n, width = operands[0].shape
         is_small = bool(batch) and n * width < LEAST_ROW_ITEMS
         return is_small or super().prefers_xla(operands, attributes, platform, devices)
@@ -829,7 +819,6 @@ _scan.def_jvp(_jvp)
 _scan.def_transpose("x", _transpose)
 _scan.def_transpose("initial", _transpose_initial)
 
-# Each column is scanned by itself.
 _scan_rows = _ScanRows(
     "scan_rows",
     operands={"x": 2, "heads": 1, "count": 1},

@@ -1,4 +1,4 @@
-"""`segmented_softmax` and its logarithm: softmax over each segment."""
+"""Softmax over each segment, and its logarithm."""
 
 from __future__ import annotations
 
@@ -44,15 +44,11 @@ def segmented_softmax(
 
     Args:
       x: `[n, …]`, floats; each trailing position has a softmax of its own.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
-        replace `ends` and `count`.
-      ends: `[m]` integers: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have the
-        result 0. See `segmented_reduce`.
+      heads: `[m]`, non-decreasing integers, or `Segments`: see `segmented_scan`.
+      ends: `[m]` integers: see `segmented_reduce`; items outside of all segments have the result 0.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
-      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are the starts of the segments that start among its own items, counted from its first item; a segment
-        continues on the next devices, up to the next head.
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; heads are
+        given as for `segmented_reduce`.
 
     Returns:
       `[n, …]`, of the type of `x`: non-negative numbers whose sum over each segment with items is 1; 0 past the count
@@ -121,7 +117,7 @@ def _normalize(
     *,
     log: bool,
 ) -> jax.Array:
-    """Checks the arguments, and computes the softmax of each trailing position as a column of its own."""
+    """Computes the softmax of each trailing position as a column."""
     x = expect_floats(name, x)
     n = x.shape[0]
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
@@ -146,15 +142,15 @@ def _normalize(
 
 
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Returns the softmax of each column over each segment, and over the rows before the first head; 0 if dead."""
+    """Returns each column's softmax over segments, and over rows before the first head; 0 if dead."""
     rule = Rule.LOG_SOFTMAX if log else Rule.SOFTMAX
-    int(rows.shape[0])  # an unknown number of rows is an error here, which names the function called
-    absent = jnp.zeros((0, 0), rows.dtype)  # of the rank of tangents, so that batches can repeat it
+    int(rows.shape[0])  # raises for an unknown number of rows, with the called function's name
+    absent = jnp.zeros((0, 0), rows.dtype)  # of tangents' rank, so that batches can repeat it
     return _segmented_softmax(x=rows, t=absent, heads=heads_from_zero(heads), count=count, rule=rule)[0]
 
 
 def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
-    """Returns rows of floats; raises for other types."""
+    """Returns rows of floats, or raises."""
     x = as_array(name, argument, x)
     if x.ndim == 0:
         raise value_error(name, argument, "an array with a leading axis", describe(x))
@@ -165,10 +161,10 @@ def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
 
 
 class Rule(enum.IntEnum):
-    """The function of rows x that the kernels compute.
+    """The kernels' function of rows x.
 
-    The last three are linear maps of tangents t, where x is the result of the softmax or of its logarithm: the
-    derivative of the softmax, which is its own transpose; the derivative of the logarithm; and its transpose.
+    The last three are linear maps of tangents t, where x is the softmax or its logarithm: the softmax's derivative, its
+    own transpose; the logarithm's derivative; and its transpose.
     """
 
     SOFTMAX = 0
@@ -187,19 +183,19 @@ _TRANSPOSE = {
 
 
 def widened(x: jax.Array) -> jax.Array:
-    """Returns items in the type in which they are added up."""
+    """Returns items in the type of their sums."""
     return x.astype(accumulator_dtype(x.dtype))
 
 
 def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
-    """Returns the combination of each segment's rows, `[m, elements]`."""
+    """Combines each segment's rows, `[m, elements]`."""
     if rows.shape[1] == 1:
         return _segmented_reduce(x=rows[:, 0], heads=heads, count=count, op=op, wide=False)[0][:, None]
     return reduce_rows(x=rows, heads=heads, count=count, op=op, wide=False)[0]
 
 
 def _per_item(rows: jax.Array, x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the row of each item's segment; 0 past the live items."""
+    """Returns the row of each item's segment; 0 past live items."""
     n = x.shape[0]
     fill = jnp.zeros((1,), rows.dtype)
     return _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=n)[0]
@@ -210,7 +206,7 @@ def _live_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _fallback(x: jax.Array, t: jax.Array, heads: jax.Array, count: jax.Array, *, rule: int) -> Sequence[jax.Array]:
-    """Reduces the segments, and repeats the results over their rows."""
+    """Reduces segments, and repeats the results."""
 
     def total(rows: jax.Array, op: Kind = Kind.ADD, of: Callable[[jax.Array], jax.Array] = lambda y: y) -> jax.Array:
         return _per_item(of(_per_segment(rows, heads, count, op)), x, heads, count)
@@ -258,7 +254,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, rule: int) -> tuple[Any, Any]
     if tangents.t is not None:
         parts += _segmented_softmax.run(primals._replace(t=tangents.t), rule=rule)
     if tangents.x is not None:
-        # Rows past the live ones may hold anything.
+        # Rows past the live ones may be anything.
         x, t, moved = _live_rows(x, count), _live_rows(t, count), _live_rows(tangents.x, count)
         if rule == Rule.SOFTMAX_TANGENT:
             part = moved * (t - total(x * t)) - x * total(moved * t)

@@ -1,4 +1,4 @@
-"""Segmented sort: sorts each segment of a ragged array on its own, in one call."""
+"""Sorts each segment of a ragged array, in one call."""
 
 from __future__ import annotations
 
@@ -106,13 +106,11 @@ def segmented_sort(
     Args:
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN
         is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
-        replace `ends`, `flags` and `count`.
+      heads: `[m]`, non-decreasing integers: see `segmented_scan`. Or `Segments`, which replace `ends`, `flags` and
+        `count`.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay
-        where they are, also at position 0 unless it is listed. Segments do not overlap; one that ends where it starts,
-        or before, is empty. Without `ends`, a segment ends where the next begins.
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay where
+        they are, also at position 0 unless it is listed. See `segmented_reduce`.
       flags: the segments as flags instead of heads: `bool[n]`, or `uint32[ceil(n / 32)]` with item `i` at bit `i % 32`
         of word `i // 32`. A set flag starts a segment.
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools gives a direction for each
@@ -121,8 +119,8 @@ def segmented_sort(
       less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `descending` or
         `axis_name`.
       axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
-        may have up to 64 bits in all. Heads and flags mark the segments that start among a device's own items;
-        a segment continues on the next devices, up to the next head. A device keeps its number of items, and slots past
+        may have up to 64 bits in all. Heads and flags mark the segments that start among a device's own items; a
+        segment continues on the next devices, up to the next head. A device keeps its number of items, and slots past
         it hold 0.
 
     Returns:
@@ -253,7 +251,7 @@ def _segments(
     count: Count,
     axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the operands heads and flags, one of them absent, and the live count."""
+    """Returns heads and flags, one of them absent, and the live count."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)
@@ -277,14 +275,14 @@ def _segments(
 
 
 def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
-    """Returns the flags of segments that have ends, set at each segment's start and at each item between segments."""
+    """Flags each segment's start and each item between segments."""
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
         starts, stops = heads_inside(heads, n), heads_inside(ends, n)
         dtype = common_dtype(starts, stops)
         starts = starts.astype(dtype)
         stops = jnp.maximum(stops.astype(dtype), starts)
-        # A gap reaches from the largest end so far to the next head. An empty segment may lie within another one.
+        # A gap is from the largest end so far to the next head. An empty segment may lie within another.
         first, last = jnp.zeros((1,), dtype), jnp.full((1,), n, dtype)
         gap_starts = jnp.concatenate([first, scan(stops, "max")])
         lengths = jnp.maximum(jnp.concatenate([starts, last]) - gap_starts, 0)

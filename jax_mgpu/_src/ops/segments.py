@@ -1,4 +1,4 @@
-"""`Segments`: where the segments of an array lie, converted from and to all common forms."""
+"""`Segments`: where the segments of an array lie, from and to all common forms."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 __all__ = ["Segments"]
 
 Positions: TypeAlias = jax.Array | np.ndarray  # a NumPy array if the host knows the values
-# All larger positions mean the same, because they lie past every array with 32-bit indices.
+# Larger positions mean the same, past every array with 32-bit indices.
 MOST = np.iinfo(np.int32).max - 1
 
 
@@ -53,13 +53,12 @@ class Segments(Ranges):
     """Where the segments of an array lie, from lengths, row splits, ids, flags or ranges.
 
     Every function that takes `heads` accepts a Segments instead, and then takes no `ends`, `flags` or `count`. Items in
-    no segment (before the first, between two, past the last) do not take part: a sort leaves them where they are, scans
-    and softmaxes give 0, and ids are -1.
+    no segment do not take part: a sort leaves them where they are, scans and softmaxes give 0, and ids are -1.
 
-    Segment `i` holds the items from `starts[i]` up to, but not including, `ends[i]`. A Segments is a pytree of traced
-    arrays: it works in `jit`, `vmap`, `grad`, `scan` and `shard_map`, and new values compile nothing. Lists and NumPy
-    arrays are checked at once and stay on the host, so that outside of `jit` a segment that ends past the last item is
-    an error. JAX arrays, traced or not, are checked within `checks()`.
+    Segment `i` holds the items from `starts[i]` up to, but not including, `ends[i]`. A Segments is a pytree of arrays:
+    it works in `jit`, `vmap`, `grad`, `scan` and `shard_map`, and new values compile nothing. Lists and NumPy arrays
+    are checked at once and stay on the host, so that outside of `jit` a segment that ends past the last item is an
+    error. JAX arrays, traced or not, are checked within `checks()`.
 
     Args:
       starts: `[m]`, non-decreasing integers.
@@ -94,17 +93,17 @@ class Segments(Ranges):
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 
     def tree_flatten_with_keys(self) -> tuple[Any, None]:
-        """Returns its children with their names, as JAX asks for them."""
+        """Returns its children with names, for JAX."""
         key = jax.tree_util.GetAttrKey
         return ((key("starts"), self.starts), (key("ends"), self.ends)), None
 
     def tree_flatten(self) -> tuple[Any, None]:
-        """Returns its children, as JAX asks for them."""
+        """Returns its children, for JAX."""
         return (self.starts, self.ends), None
 
     @classmethod
     def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Segments:
-        """Returns a Segments of the given children, which JAX may have replaced by anything."""
+        """Returns a Segments of children that JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.starts, made.ends = children
         return made
@@ -171,7 +170,7 @@ class Segments(Ranges):
             return cls.of(*_ranges_of_known_ids(name, given, m))
         ids = ids_in_order(name, given, m)
         known = (ids >= 0) & (ids < m)
-        # Ids outside of [0, m) become the id of the item before, or of the item after: both arrays are then sorted.
+        # Other ids become that of the item before or after: both arrays are then sorted.
         latest = scan(jnp.where(known, ids, -1), "max")
         earliest = scan(jnp.where(known, ids, m), "min", reverse=True)
         numbers = jnp.arange(m, dtype=ids.dtype)
@@ -202,12 +201,12 @@ class Segments(Ranges):
 
     @classmethod
     def of(cls, starts: Positions, ends: Positions) -> Segments:
-        """Segments from starts and ends that are known to be valid."""
+        """Segments from starts and ends known to be valid."""
         return cls.tree_unflatten(None, (starts, ends))
 
     @classmethod
     def _cut(cls, starts: Positions, ends: Positions, count: Positions) -> Segments:
-        """Returns the segments, cut to the first `count` items."""
+        """Cuts segments to the first `count` items."""
         if isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray) and isinstance(count, np.ndarray):
             return cls.of(*_narrow(np.minimum(starts, count), np.minimum(ends, count)))
         dtype = common_dtype(starts, ends, count)
@@ -277,12 +276,12 @@ class Segments(Ranges):
 
 
 def _last(ends: Positions) -> Any:
-    """Returns the largest end, or 0 if there are no segments."""
+    """Returns the largest end, or 0 without segments."""
     return (np if isinstance(ends, np.ndarray) else jnp).max(ends, axis=-1, initial=0)
 
 
 def _positions(name: str, argument: str, x: Integers, rank: int = 1) -> Positions:
-    """Returns an array of integers: a NumPy array if the host knows the values."""
+    """Returns integers, as a NumPy array if the host knows them."""
     host = x if isinstance(x, jax.Array) else host_array(x, name, argument, MOST)
     if host.ndim != rank:
         expected = "a 1-D array (batches come from jax.vmap)" if rank else "an integer scalar"
@@ -296,7 +295,6 @@ def _positions(name: str, argument: str, x: Integers, rank: int = 1) -> Position
 
 
 def _count(name: str, count: ArrayLike) -> Positions:
-    """Returns the number of items, `[1]`."""
     given = _positions(name, "count", count, rank=0).reshape(1)
     if not isinstance(given, np.ndarray):
         return not_negative(name, "count", given)
@@ -305,7 +303,7 @@ def _count(name: str, count: ArrayLike) -> Positions:
 
 
 def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts") -> tuple[Positions, Positions]:
-    """Returns starts and ends of segments, checked. An empty one ends where it starts."""
+    """Returns starts and ends, checked. An empty one ends where it starts."""
     begin, end = _positions(name, argument, starts), _positions(name, "ends", ends)
     if begin.shape != end.shape:
         raise value_error(name, "ends", f"the length of {argument}, {begin.shape[0]}", describe(end))
@@ -323,7 +321,7 @@ def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts
 
 
 def _ranges_of_known_ids(name: str, ids: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns starts and ends of segments by the ids of their items, which the host knows."""
+    """Returns starts and ends by known ids."""
     known = (ids >= 0) & (ids < m)
     latest = np.maximum.accumulate(np.where(known, ids, -1))
     _expect(name, "ids", IDS_IN_ORDER, ids, ids_hold(np, ids, known, latest))
@@ -334,7 +332,7 @@ def _ranges_of_known_ids(name: str, ids: np.ndarray, m: int) -> tuple[np.ndarray
 
 
 def _narrow(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns starts and ends as int32, or as int64 if they do not fit."""
+    """Returns int32, or int64 if it does not fit."""
     dtype = np.int32 if max(ends.max(initial=0), starts.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
     return starts.astype(dtype), ends.astype(dtype)
 
@@ -345,7 +343,7 @@ def _expect_ascending(name: str, argument: str, x: np.ndarray) -> None:
 
 
 def _expect(name: str, argument: str, expected: str, x: np.ndarray, holds: np.ndarray) -> None:
-    """Raises an error for the first item for which `holds` is False."""
+    """Raises for the first item where `holds` is False."""
     broken = np.flatnonzero(~holds)
     if broken.size:
         raise value_error(name, argument, expected, f"{int(x[broken[0]])} at position {int(broken[0])}")

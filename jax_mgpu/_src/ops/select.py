@@ -1,4 +1,4 @@
-"""Selection: rows by index, the items that a mask keeps, partitions, and the starts of runs of equal items."""
+"""Rows by index, items that a mask keeps, partitions, and starts of runs."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class Runs(NamedTuple):
 def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None = None) -> Any:
     """Takes rows by their indices.
 
-    A gradient adds up a row's contributions in float32 or wider, in a fixed order. `jnp.take` adds in the type of `x`:
-    a sum of ones in bfloat16 stops at 256. On a GPU it adds in any order.
+    A gradient adds a row's contributions in float32 or wider, in a fixed order. `jnp.take` adds in the type of `x`,
+    where a sum of ones in bfloat16 stops at 256, and on a GPU in any order.
 
     Args:
       x: an array or a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
@@ -165,7 +165,7 @@ def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None
 
 
 def _take_groups(name: str, x: Pytree, groups: Groups, n: int, fill_value: ArrayLike) -> Any:
-    """Repeats each row for the items of its id, in the order of the ids, and moves them to the items' positions."""
+    """Repeats rows in the order of ids, and moves them to the items' positions."""
     order, heads, count = group_operands(name, groups, None, n)
     items = order.shape[0]
 
@@ -380,18 +380,16 @@ def run_starts(
     Args:
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits; not necessarily sorted. All NaNs are equal, and
         so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
-      heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. Position 0 starts a
-        segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding. Or
-        `Segments`, which replace `ends` and `count`.
+      heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. See
+        `segmented_scan`. Or `Segments`, which replace `ends` and `count`.
       size: the static number of starts (default `n`).
       least: the static smallest length of a run: shorter runs are left out.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and no run starts outside of all
-        segments. See `segmented_reduce`.
+      ends: `[m]` integers: see `segmented_reduce`; no run starts outside of all segments.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's starts and heads are those among its own items, counted from its first item; a
-        run continues on the next devices, up to the next start. Position 0 starts a segment on the first device that
-        has items, and on another device if it is listed. Columns may have up to 64 bits in all.
+        `jax.shard_map`. A device's starts and heads are those among its own items, counted from its first item; a run
+        continues on the next devices, up to the next start. Position 0 starts a segment on the first device that has
+        items, and on another device if it is listed. Columns may have up to 64 bits in all.
 
     Returns:
       `Runs`: the starts, the place among them where the runs of each segment begin, and the number of runs.
@@ -412,7 +410,7 @@ def run_starts(
     n = given.shape[0]
     size = n if size is None else static_size(name, "size", size)
     dtype = index_dtype(name, "keys", n)
-    least = min(static_size(name, "least", least), np.iinfo(dtype).max)  # no run is longer than that
+    least = min(static_size(name, "least", least), np.iinfo(dtype).max)  # no run is longer
     given_heads = ABSENT if heads is None else heads
     segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
     count = segments.count
@@ -528,9 +526,9 @@ def select_rows(
     *,
     partition: bool = False,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns the kept items of each leaf, with `partition` followed by the others, and the number of kept ones.
+    """Returns kept items, with `partition` followed by the others, and their number.
 
-    The caller has checked the arguments.
+    Arguments are checked.
     """
     index_dtype(name, "keep", keep.shape[0])
     total = None
@@ -549,7 +547,7 @@ def select_rows(
 
 
 def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the positions of kept items, `n` past the last one, and their number."""
+    """Returns kept positions, `n` past the last, and their number."""
     found, total = _select(
         x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
     )
@@ -557,7 +555,7 @@ def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 
 def ranks(keep: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the number of kept items before each item."""
+    """Returns the number of kept items before each."""
     n = keep.shape[0]
     marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
     return scan(marks, exclusive=True)
@@ -586,7 +584,7 @@ def _fallback(
 
 
 def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the destination of each item, past all positions if it has none, and the number of kept items."""
+    """Returns each item's destination, past all positions for none, and the number of kept items."""
     (n,) = keep.shape
     dtype = index_dtype("select", "keep", n)
     kept = keep & live_mask(n, count)
@@ -601,15 +599,15 @@ def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Arra
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, indices: int, partition: int) -> jax.Array:
-    """Returns, for each item, the cotangent of its destination."""
+    """Returns the cotangents of items' destinations."""
     del indices
     places, _ = _places(operands.keep, operands.count, partition)
     places = where(places < size, places, size)
     return take_or_fill(cotangents[0], places, unique=True)
 
 
-# With `indices`, the results are positions, and x and fill_value are not read. With `partition`, the other items follow
-# the kept ones, and those past the count stay where they are.
+# With `indices`, results are positions, and x and fill_value are not read. With `partition`, other items follow, and
+# those past the count stay.
 _select = Operation(
     "select",
     operands={"x": 2, "keep": 1, "count": 1, "fill_value": 1},

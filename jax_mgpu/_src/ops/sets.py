@@ -1,4 +1,4 @@
-"""Set operations on two sorted arrays, in which keys may be repeated."""
+"""Set operations on two sorted arrays of keys that may repeat."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = ["SetResult", "set_difference", "set_intersection", "set_symmetric_dif
 
 
 class Kind(enum.IntEnum):
-    """The attribute `kind` of the kernels."""
+    """The kernels' attribute `kind`."""
 
     INTERSECTION = 0
     UNION = 1
@@ -309,7 +309,7 @@ def set_symmetric_difference(
 
 
 class SetCall(NamedTuple):
-    """The arguments of a set operation except keys and values. `counts` are the numbers of live items of a and b."""
+    """A set operation's arguments, without keys and values. `counts` are a's and b's live items."""
 
     name: str
     kind: Kind
@@ -352,7 +352,7 @@ def _operate(asked: SetCall, a: Keys, b: Keys, a_values: Pytree, b_values: Pytre
 def set_leaves(
     name: str, kind: Kind, a_values: Pytree, b_values: Pytree, n_a: int, n_b: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """Returns the leaves of both sides' values, and the function that restores the tree. b may have no leaves."""
+    """Returns both sides' leaves, and the function that restores the tree. b may have no leaves."""
     if kind in TAKES_B:
         return flatten_pair(name, a_values, b_values, n_a, n_b)
     a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
@@ -393,7 +393,7 @@ def _on_device(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree
 
 
 def _over_axis(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree) -> SetResult:
-    """Computes a device's part of the result. Columns become the code that holds them; floats also move as values."""
+    """Computes a device's part. Columns become one code; floats also move as values."""
     name, kind = asked.name, asked.kind
     size = None if asked.size is None else static_size(name, "size", asked.size)
     a, b, a_count, b_count = pair.code_operands
@@ -437,7 +437,7 @@ def _fallback(
     size: int,
     payload: int,
 ) -> Sequence[jax.Array]:
-    """Sorts both together; each copy counts the copies of its key on either side, and kept items are compacted."""
+    """Sorts both together; copies count those of either side, and kept items are compacted."""
     n_a, n = a.shape[0], a.shape[0] + b.shape[0]
     index = index_dtype("set operation", "a and b", n)
     if n == 0:

@@ -181,16 +181,16 @@ def argsort(
 
 @dataclasses.dataclass(frozen=True)
 class Sort:
-    """A sort whose arguments have been checked, for all layers below.
+    """A sort with checked arguments.
 
     Args:
-      operation: the public function's name.
-      keys: an array, or columns. Columns have a direction each.
+      operation: the public function.
+      keys: an array, or columns, which have directions.
       descending: the direction of an array.
-      count: the number of live items, as an operand; or `ABSENT`.
-      heads, flags: operands that say where segments start. At least one is `ABSENT`; if both are, there is one segment.
+      count: the live items as an operand, or `ABSENT`.
+      heads, flags: where segments start. At least one is `ABSENT`; with both, there is one segment.
       method: how to sort.
-      bits: how many low bits of an array's keys matter; None for all.
+      bits: the low bits of an array's keys that matter; None for all.
     """
 
     operation: str
@@ -206,7 +206,7 @@ class Sort:
     def of(
         cls, operation: str, keys: Keys, descending: Directions, count: Count, method: Method, bits: int | None = None
     ) -> Sort:
-        """Returns a sort of all items, from the arguments of a public function."""
+        """Checks a public function's arguments."""
         checked, down = expect_keys(operation, "keys", keys, descending)
         live = count_operand(operation, "count", count, checked.shape[0])
         if isinstance(checked, Columns) and bits is not None:
@@ -214,7 +214,7 @@ class Sort:
         return cls(operation, checked, down, live, method=method, bits=bits)
 
     def run(self, values: Pytree = None, *, axis_name: AxisName | None = None, even: bool = True) -> Any:
-        """Returns keys sorted within segments; with a pytree of values, `(keys, values)`."""
+        """Returns sorted keys or, with values, `(keys, values)`."""
         if axis_name is not None:
             return self._over_axis(mesh.sorts.sort, axis_name, even, values)
         leaves, unflatten = flatten_values(self.operation, "values", values, self.keys.shape[0], "keys")
@@ -227,7 +227,7 @@ class Sort:
         return sorted_keys, unflatten(moved)
 
     def indices(self, *, axis_name: AxisName | None = None, even: bool = True) -> tuple[Any, ...]:
-        """Returns keys sorted within segments, and the position that each came from."""
+        """Returns sorted keys, and their former positions."""
         if axis_name is not None:
             over_devices: tuple[Any, ...] = self._over_axis(mesh.sorts.sort_indices, axis_name, even)
             return over_devices
@@ -242,27 +242,27 @@ class Sort:
         return sorted_keys, moved[0]
 
     def rows(self, leaves: Sequence[jax.Array], *, ordered: bool) -> tuple[Any, list[jax.Array]]:
-        """Returns sorted keys and leaves; with `ordered`, the position that each key came from is the first leaf."""
+        """Returns sorted keys and leaves; with `ordered`, former positions are the first leaf."""
         keys, bits = self._low_bits()
         return sort_rows(self.operation, keys, self._given, bits, leaves, ordered=ordered)
 
     @property
     def _given(self) -> dict[str, Any]:
-        """The operands and attributes of the kernels, except the keys and their bits."""
+        """The kernels' operands and attributes, without keys and bits."""
         return {name: getattr(self, name) for name in ("heads", "flags", "count", "descending", "method")}
 
     def _low_bits(self) -> tuple[Any, int]:
-        """Returns keys, and how many of their bits one call of the kernels sorts by."""
+        """Returns keys, and the low bits that one call sorts by."""
         if isinstance(self.keys, Columns):
             return self.keys, self.keys.code_bits[0]
         return _few_bits(self.operation, self.keys, self.count, self.bits)
 
     def _has_nothing_to_sort(self) -> bool:
-        """Whether there is at most one item, and no count, heads or flags: with these the sort runs, to check them."""
+        """Whether there is at most one item, without count, heads or flags, which a sort would check."""
         return surely(lambda: self.keys.shape[0] <= 1) and not (self.heads.size or self.flags.size or self.count.size)
 
     def _over_axis(self, form: Callable[..., Any], axis_name: AxisName, even: bool, *values: Pytree) -> Any:
-        """Runs the sort over a mesh axis, where there are no segments."""
+        """Sorts over a mesh axis, without segments."""
         return over_axis(
             form, self.operation, axis_name, self.keys, *values, descending=self.descending, method=self.method,
             even=static_flag(self.operation, "even", even), count=count_of(self.count), bits=self.bits,
@@ -270,7 +270,7 @@ class Sort:
 
 
 def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | None) -> tuple[jax.Array, int]:
-    """Returns keys, and the number of their low bits that matter."""
+    """Returns keys, and the number of low bits that matter."""
     max_bits = 8 * keys.dtype.itemsize
     if bits is None:
         return keys, max_bits

@@ -1,4 +1,4 @@
-"""Searches: looks up items of one sorted array in another in one pass, and needles in any order in sorted arrays."""
+"""Searches of sorted arrays, for needles that are sorted or not."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ from jax_mgpu._src.ops.argsorted import in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# If both needles and haystack are at least this long, a CPU sorts the needles and walks along both. That takes half the
-# time of a search for each needle, which waits for memory.
+# If needles and haystack are so long, a CPU sorts the needles and walks along both. That halves the time of a search
+# per needle, which waits for memory.
 CPU_LONG = 1 << 17
 
 
@@ -297,10 +297,10 @@ def search(
       ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
         `jax_enable_x64`.
 
-    Time is O(n log m): a search for each needle. On a GPU, many needles are looked up in a search tree with nodes of 32
-    bytes, for which the haystack is read once; the tree takes up to half the memory of the haystack's keys, a seventh
-    for keys of 32 bits. On a CPU, many needles in a long haystack take the time of a sort of the needles. Columns of
-    more than 64 bits in all are ranked first, by sorts of both sides.
+    Time is O(n log m): a search for each needle. On a GPU, many needles use a search tree with nodes of 32 bytes, for
+    which the haystack is read once; it takes up to half the memory of the haystack's keys, a seventh for keys of 32
+    bits. On a CPU, many needles in a long haystack take the time of their sort. Columns of more than 64 bits in all are
+    ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -331,14 +331,14 @@ def search(
 
 
 def search_in_any_order(operands: Sequence[jax.Array], *, right: bool = False, exact: bool = False) -> jax.Array:
-    """Looks up needles in any order; the operands are those of `_search`.
+    """Looks up needles in any order; operands are those of `_search`.
 
-    If `exact`, returns the position of the first equal item, or -1 if there is none.
+    If `exact`, returns the first equal item's position, or -1.
     """
     needles, haystack, needles_count, haystack_count = operands
     index = index_dtype("sorted_search", "haystack", haystack.shape[0])
     counts = {"needles_count": needles_count, "haystack_count": haystack_count}
-    heads = jnp.zeros((1,), index)  # without ids, all needles are looked up in this one segment
+    heads = jnp.zeros((1,), index)  # without ids, there is one segment
     return _segmented_search(needles=needles, haystack=haystack, heads=heads, **counts, right=right, exact=exact)[0]
 
 
@@ -365,13 +365,11 @@ def segmented_search(
         segments, belongs to none.
       haystack: `[size]`, of the dtype of needles, or as many columns of the same dtypes; sorted within each segment.
         Floats are in the order of `jax.lax.sort`: NaN is largest, the two zeros are equal.
-      heads: `[m]`, non-decreasing integers: segment `i` starts at `heads[i]` and ends at the next head, the last one at
-        `size` (or `haystack_count`). A repeated head is an empty segment; so is a head past the last item. Or
-        `Segments`, which replace `ends` and `haystack_count`.
+      heads: `[m]`, non-decreasing integers: see `segmented_reduce`. Or `Segments`, which replace `ends` and
+        `haystack_count`.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound); the segment's end if it has no such item.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
-        where it starts, or before, is empty. Without `ends` a segment ends where the next begins.
+      ends: `[m]` integers: see `segmented_reduce`.
       needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
       haystack_count: the number of live items of the haystack (default `size`).
       fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
@@ -412,7 +410,7 @@ def segmented_search(
     index = index_dtype(name, "haystack and heads", size, m)
 
     def positions(x: jax.Array, largest: int) -> jax.Array:
-        """Returns indices in the type of the result; one that is out of range stays so."""
+        """Returns indices in the result's type; those out of range stay so."""
         return x if x.dtype == index else jnp.clip(wide_enough(x, largest), -1, largest).astype(index)
 
     heads, ids = positions(segments.heads, size), positions(ids, m)
@@ -442,7 +440,7 @@ def _comparable(
     needles_count: jax.Array,
     haystack_count: jax.Array,
 ) -> Sequence[jax.Array]:
-    """Returns needles and haystack as one array each, in input order, whose items compare as the checked keys do."""
+    """Returns one array each, in input order, whose items compare as the keys do."""
     counts = needles_count, haystack_count
     if not isinstance(needles, Columns) or needles.fits:
         pair = KeyPair(name, needles, haystack, *counts)
@@ -454,7 +452,7 @@ def _comparable(
 
 
 def _match_any_order(name: str, a: Keys, b: Keys, right: bool, a_count: Count, b_count: Count) -> SortedMatch:
-    """Looks each item of both arrays up in the other; results are positions in the caller's arrays."""
+    """Looks up each array's items in the other; results are positions in the caller's arrays."""
     given = expect_pair(name, a, b)[:2]
     lives = pair_counts(name, "ab", given, (a_count, b_count))
     rows = [in_order(name, *side) for side in zip("ab", given, lives, strict=True)]
@@ -484,13 +482,13 @@ def _match_shapes(a: Aval, b: Aval) -> Sequence[Any]:
 
 
 def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike) -> jax.Array:
-    """Returns insertion points among the first `live` items, by binary searches of all needles in lockstep."""
+    """Returns insertion points among live items, by binary searches in lockstep."""
     low = jnp.zeros(needles.shape, index)
     return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
 
 
 def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
-    """Returns each needle's insertion point from `low` to `high`, by a binary search."""
+    """Returns insertion points from `low` to `high`."""
     if haystack.shape[0] == 0:
         return low
 
@@ -501,15 +499,15 @@ def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, hig
 
 
 def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns where the segments begin and end, among the live ones of `size` items; `ends` may be absent."""
+    """Returns begins and ends of segments among live ones of `size` items; `ends` may be absent."""
     begin, end = segment_bounds(heads, size, count)
     return begin, jnp.maximum(begin, segment_bounds(ends, size, count)[0] if ends.size else end)
 
 
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
-    """Returns where each of a few needles would be inserted in a sorted vector of integers of their dtype.
+    """Returns insertion points of a few needles in a sorted vector of integers.
 
-    The kernels of `sorted_search` read the whole haystack; this search reads about 30 items per needle.
+    It reads about 30 items per needle, `sorted_search` the whole haystack.
     """
     return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)
 

@@ -1,4 +1,4 @@
-"""Sparse matrices in compressed rows (CSR): segments of columns and values, on the functions of segments."""
+"""Sparse matrices in compressed rows (CSR), on the functions of segments."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ __all__ = ["Csr", "sddmm"]
 
 @jax.tree_util.register_pytree_with_keys_class
 class Csr:
-    """A sparse matrix in compressed rows, a pytree: the values of its entries, their columns, and where rows start.
+    """A sparse matrix in compressed rows, a pytree of values, columns, and starts of rows.
 
-    All methods call functions of this package, so a matrix works in `jit`, `vmap`, `grad` and `scan`, like any pytree.
-    Derivatives are by the values and by dense operands; `jax.grad` by a matrix needs `allow_int=True`, because columns
-    are integers. Results have the same bits in every run.
+    Methods call functions of this package, so a matrix works in `jit`, `vmap`, `grad` and `scan`. Derivatives are by
+    the values and by dense operands; `jax.grad` by a matrix needs `allow_int=True`, because columns are integers.
+    Results have the same bits in every run.
 
     Args:
       values: `[capacity]`, numbers. Values past the last entry are padding, without a meaning.
@@ -94,7 +94,7 @@ class Csr:
     _transposed: tuple[jax.Array, jax.Array, jax.Array] | None
 
     __hash__ = None  # type: ignore[assignment]  # as an array
-    __array_ufunc__ = None  # makes a NumPy array on the left leave the operator to us
+    __array_ufunc__ = None  # a NumPy array on the left leaves the operator to us
 
     def __init__(self, values: ArrayLike, indices: ArrayLike, offsets: ArrayLike, shape: Sequence[int]):
         name = "Csr"
@@ -114,18 +114,18 @@ class Csr:
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 
     def tree_flatten_with_keys(self) -> tuple[Any, tuple[int, int]]:
-        """Returns its children with their names, as JAX asks for them."""
+        """Returns its children with names, for JAX."""
         children, shape = self.tree_flatten()
         names = ("values", "indices", "offsets", "_transposed")
         return tuple(zip(map(jax.tree_util.GetAttrKey, names), children, strict=True)), shape
 
     def tree_flatten(self) -> tuple[Any, tuple[int, int]]:
-        """Returns its children, and its shape, as JAX asks for them."""
+        """Returns its children, and its shape, for JAX."""
         return (self.values, self.indices, self.offsets, self._transposed), self.shape
 
     @classmethod
     def tree_unflatten(cls, shape: tuple[int, int], children: Sequence[Any]) -> Csr:
-        """Returns a matrix of the given children, which JAX may have replaced by anything."""
+        """Returns a matrix of children that JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.values, made.indices, made.offsets, made._transposed = children
         made.shape = shape
@@ -151,7 +151,7 @@ class Csr:
                 raise value_error(name, argument, f"the length of values, {values.shape[0]}", describe(given))
         size = values.shape[0] if size is None else static_size(name, "size", size)
         is_inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
-        # Entries outside of the shape go to an extra row, the last one.
+        # Entries outside of the shape go to an extra last row.
         places = jnp.where(is_inside, rows, m).astype(jnp.int32), jnp.where(is_inside, columns, 0).astype(jnp.int32)
         dtype = index_dtype(name, "values", size)
         with by_construction():
@@ -201,7 +201,7 @@ class Csr:
         if not hasattr(x, "tocsr"):
             raise type_error("Csr.from_scipy", "x", "a sparse matrix or array of SciPy", describe(x))
         rows = x.tocsr(copy=True)
-        rows.sum_duplicates()  # this sorts columns too
+        rows.sum_duplicates()  # sorts columns too
         return cls(jnp.asarray(rows.data), rows.indices, rows.indptr, rows.shape)
 
     def to_bcoo(self) -> Any:
@@ -295,11 +295,11 @@ class Csr:
         return _made(values, self.indices, self.offsets, self.shape, transposed)
 
     def _entries(self) -> jax.Array:
-        """Returns which places hold entries."""
+        """Returns the places with entries."""
         return (self.rows >= 0) & (self.indices >= 0) & (self.indices < self.shape[1])
 
     def _transpose(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns the entries in the order of their columns, the row of each, and where columns start."""
+        """Returns entries by column, their rows, and where columns start."""
         n, rows = self.shape[1], self.rows
         keys = jnp.where(self._entries(), self.indices, n).astype(jnp.int32)
         keys, order = sort(keys, jnp.arange(self.capacity, dtype=self.offsets.dtype))
@@ -394,7 +394,7 @@ class Csr:
 
 
 def _jax_sparse() -> Any:
-    """Returns JAX's module of sparse arrays: importing it takes long, and few need it."""
+    """Returns JAX's module of sparse arrays, whose import takes long."""
     return importlib.import_module("jax.experimental.sparse")
 
 
@@ -407,7 +407,7 @@ def _negative(values: jax.Array) -> jax.Array:
 def _made(
     values: jax.Array, indices: jax.Array, offsets: jax.Array, shape: tuple[int, int], transposed: Any = None
 ) -> Csr:
-    """Returns a matrix from parts that need no checks; the number of entries may exceed the room."""
+    """Returns a matrix without checks; entries may exceed the room."""
     return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
 
 
@@ -471,9 +471,9 @@ def _numbers(name: str, argument: str, x: ArrayLike, ndim: int | None = 1) -> ja
 
 
 def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
-    """Checks offsets that the host knows: they are in order, from 0 to at most the number of values."""
+    """Checks known offsets: in order, from 0 to at most the number of values."""
     host = known_integers(offsets)
-    if host is None or not isinstance(capacity, int):  # it may be a symbol of an exported program
+    if host is None or not isinstance(capacity, int):  # symbolic in an exported program
         return
     ends = host.astype(np.int64)
     broken = np.flatnonzero(np.diff(ends, prepend=0) < 0)
@@ -486,7 +486,7 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
 
 
 def _product_dtype(*factors: jax.Array) -> Any:
-    """Returns the type of a product. As in sums, narrow integers do not wrap."""
+    """Returns a product's type, in which narrow integers do not wrap."""
     dtype = jnp.result_type(*factors)
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else sum_dtype(dtype)
 
@@ -496,7 +496,6 @@ def _product_fallback(x: jax.Array, values: jax.Array, indices: jax.Array, offse
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """Returns the product of the transposed matrix and the cotangent."""
     values = gather(operands.values, operands.order, unique=True, inside=True)
     columns = operands.columns
     return weighted_rows(cotangents[0], columns[:-1], operands.rows, values, columns[-1:])

@@ -1,8 +1,8 @@
-"""The product of two sparse matrices: the places of its entries, and their values.
+"""The product of two sparse matrices: places of entries, and values.
 
-A product term pairs an entry of A with an entry of the row of B that its column names. There may be far more terms than
-entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are a sum over
-triples of entries of A, of B and of the result. Each derivative is such a sum too, with other roles for the three.
+A term pairs an entry of A with one of the row of B that its column names. Terms may far outnumber the result's entries,
+so a chunk at a time is computed in memory of fixed size. Values are sums over triples of entries of A, of B and of the
+result. Derivatives are such sums with other roles.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 NAME = "Csr.matmul"
 MIN_CHUNK = 1024
 
-# The columns, the offsets and the row of each entry of a matrix.
+# Columns, offsets and rows of a matrix's entries.
 Structure = Sequence[jax.Array]
 
 
 def _before(a: Structure, b: Structure) -> jax.Array:
-    """Returns the number of product terms before those of each entry of A, and their total number."""
+    """Returns the terms before each entry of A, and their number."""
     (columns, _, rows), (_, offsets, own) = a, b
     ends = jnp.minimum(offsets, own.shape[0])
     lengths = ends[1:] - ends[:-1]
@@ -42,14 +42,14 @@ def _before(a: Structure, b: Structure) -> jax.Array:
 
 
 def _chunk(a: Structure, b: Structure, size: int) -> int:
-    """Returns the number of terms computed at a time: at least those of any row of A, which repeats no column."""
+    """Returns the terms per chunk: at least those of any row of A, which repeats no column."""
     return max(MIN_CHUNK, a[0].shape[0] + b[0].shape[0], size)
 
 
 def _entries(
     before: jax.Array, b: Structure, a: Structure, begin: jax.Array, end: jax.Array, room: int
 ) -> tuple[Any, Any]:
-    """Returns the entries of A and of B of some terms; -1 from the end on."""
+    """Returns the terms' entries of A and of B; -1 from the end on."""
     places = begin + jnp.arange(room, dtype=before.dtype)
     is_product = places < end
     of_a = sorted_search(places, before, "right") - 1
@@ -58,12 +58,12 @@ def _entries(
     return of_a, jnp.where(is_product, of_b, -1)
 
 
-# The operands that hold two matrices without their values.
+# Two matrices without values.
 STRUCTURES = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows")
 
 
 def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the columns of the first `size` entries of a product, in order, and the offsets of all."""
+    """Returns the columns of a product's first `size` entries, and the offsets of all."""
     columns, offsets = _pattern.run([*a, *b], n=shape[1], size=size)
     return columns, offsets
 
@@ -83,7 +83,7 @@ def _pattern_fallback(*operands: jax.Array, n: int, size: int) -> Sequence[jax.A
         return of_rows[state[0]] < before[-1]
 
     def chunk(state: Any) -> Any:
-        """Adds the entries of the next rows: as many whole rows as a chunk holds, and at least one."""
+        """Adds the next rows: as many as a chunk holds, and at least one."""
         row, written, columns, counts = state
         begin = of_rows[row]
         after = sorted_search((begin + room)[None], of_rows, "right")[0].astype(row.dtype)
@@ -111,7 +111,7 @@ def _pattern_fallback(*operands: jax.Array, n: int, size: int) -> Sequence[jax.A
     return columns, jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
 
 
-# An operation of its own, because no loop of JAX takes a batch over Explicit axes.
+# An operation, because no loop of JAX takes a batch over Explicit axes.
 _pattern = Operation(
     "csr_pattern",
     operands=dict.fromkeys(STRUCTURES, 1),
@@ -159,7 +159,7 @@ def _fallback(*operands: jax.Array, target: int, size: int) -> Sequence[jax.Arra
 
 def _transpose(by: int) -> Any:
     def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
-        """Returns the sum over the same triples by the operand's entries, of the cotangent times the other operand."""
+        """Sums over the triples, by the operand's entries, the cotangent times the other operand."""
         del size
         x, y, *structure = operands
         others = [i for i in range(3) if i != target]
@@ -171,8 +171,8 @@ def _transpose(by: int) -> Any:
     return rule
 
 
-# Sums over all terms: the values that x and y have at two of the three entries (of A, of B and of the result) are
-# multiplied, and added up by the third.
+# Sums over terms: values of x and y at two of three entries (of A, B and the result) are multiplied, and added by the
+# third.
 _triples = Operation(
     "csr_triples",
     operands=dict.fromkeys(("x", "y", *STRUCTURES, "columns", "offsets"), 1),

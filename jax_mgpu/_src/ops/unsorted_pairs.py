@@ -1,7 +1,4 @@
-"""Keys in any order: sorts them with their positions, and finds the partners of each row as positions in the input.
-
-Joins, set operations and matches of unsorted keys use this module.
-"""
+"""Partners of keys in any order, for joins, set operations and matches: sorts keys with their positions."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from jax_mgpu._src.ops.sorted_search import _search
 def in_order_with(
     name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
 ) -> tuple[Any, Any]:
-    """Returns sorted keys, and their values, which are None if none were given."""
+    """Returns sorted keys, and values or None."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, f"{argument}_count", count, n)
@@ -37,12 +34,12 @@ def in_order_with(
 
 
 class Matches(NamedTuple):
-    """Two tables with sorted keys, from which a join finds the partners of each row.
+    """Two tables with sorted keys, in which a join finds partners.
 
     Attributes:
-      rows: a's sorted keys.
-      others: b's sorted keys, with equal keys in input order.
-      pair: the keys of both tables as kernels take them.
+      rows: a's keys.
+      others: b's keys, equal ones in input order.
+      pair: both as kernels take them.
       null_equal: whether NaNs equal each other.
     """
 
@@ -53,15 +50,15 @@ class Matches(NamedTuple):
 
     @property
     def a_live(self) -> jax.Array:
-        """Which rows of a are live, in input order: bool `[n_a]`."""
+        """Live rows of a in input order: bool `[n_a]`."""
         return live_mask(self.rows.order.shape[0], self.pair.a_count)
 
     def partners(self) -> tuple[jax.Array, jax.Array]:
-        """Returns where each row's partners begin in b's order, and their number, for rows in the order of a's keys."""
+        """Returns, by a's keys, where partners begin in b's order, and their number."""
         return self._found(self.pair.operands, self.rows.keys)
 
     def b_alone(self) -> jax.Array:
-        """Returns which live rows of b have no partner, in input order: bool `[n_b]`."""
+        """Returns b's live rows without a partner, in input order: bool `[n_b]`."""
         pair = self.pair
         _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
         return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
@@ -87,7 +84,7 @@ def matches(
 
 
 def but_nan(mask: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns a mask without the items that are NaN."""
+    """Returns a mask without NaNs."""
     return mask & ~jnp.isnan(x) if jnp.issubdtype(x.dtype, jnp.floating) else mask
 
 

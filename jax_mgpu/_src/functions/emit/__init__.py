@@ -1,17 +1,15 @@
 """Writes a traced function of items as lines of operations on scalars, which a call carries as data.
 
-Small arrays are taken apart: a value becomes a NumPy array of names, one for each of its scalars. A primitive that
-works element by element becomes a line for each element. One that only moves elements becomes no line: only the names
-move. Large arrays that a function captures stay in memory; only their indexed elements are loaded.
-ffi/jit/function_data.cc defines the language: it checks the lines, and writes C++ from them. ffi/function/primitives.h
-defines each operation.
+A small array becomes a NumPy array of names, one per scalar. A primitive of elements becomes a line for each; one that
+moves elements moves names, without a line. Large captured arrays stay in memory, of which indexed elements are loaded.
+ffi/jit/function_data.cc checks the lines and writes C++ from them; ffi/function/primitives.h defines the operations.
 
-The modules, in an order in which each uses only those before it:
+Each of these modules uses only those before it:
 
-- scalars.py, layout.py, memory.py: scalars, the leaves of an item, captured arrays.
-- lines.py: the lines of a function, and names for their results.
-- elementwise.py, along_axes.py, indexing.py, moves.py: a rule for each primitive, by its effect on an array.
-- jaxpr.py: reads the equations of a jaxpr, calls and control flow among them, and applies the rules.
+- scalars.py, layout.py, memory.py: scalars, leaves of an item, captured arrays.
+- lines.py: the lines of a function, and names of their results.
+- elementwise.py, along_axes.py, indexing.py, moves.py: a rule for each primitive.
+- jaxpr.py: applies the rules to a jaxpr, with its calls and control flow.
 - operator.py, order.py: operators and orders as data.
 """
 

@@ -1,4 +1,4 @@
-"""The primitives that work element by element: a line or a few for each element."""
+"""Primitives of elements: a line or a few for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from jax_mgpu._src.functions.emit.lines import Equation, Lines, stored
 from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, scalar_text
 
-# Primitives that are one operation of ffi/jit/function_data.cc.
+# One operation of ffi/jit/function_data.cc each.
 _PLAIN = (
     "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "
     "shift_right_arithmetic population_count clz mulhi floor ceil is_finite exp exp2 expm1 log log1p log2 sin cos tan "
@@ -21,7 +21,7 @@ _PLAIN = (
 FUNCTIONS = {name: name for name in _PLAIN.split()}
 FUNCTIONS |= {name: f"{name}_" for name in ("and", "or", "xor", "not")}
 FUNCTIONS["add_any"] = "add"
-# Primitives that take many instructions.
+# Of many instructions.
 _COSTLY = (
     "exp exp2 expm1 log log1p log2 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf erfc lgamma "
     "logistic pow atan2 div rem"
@@ -35,7 +35,7 @@ def _function(lines: Lines, equation: Equation, *operands: Names, function: str)
 
 
 def _product(lines: Lines, equation: Equation, x: Names, y: Names) -> Names:
-    """An integer times -1 becomes "neg", which hides the negation from ptxas (`complement`, function/primitives.h)."""
+    """Writes an integer times -1 as "neg", to hide the negation from ptxas (`complement`, function/primitives.h)."""
     aval = equation.outvars[0].aval
     turns = np.asarray(-1).astype(aval.dtype) if aval.dtype.kind in "iu" else None
 
@@ -52,7 +52,7 @@ def _integer_pow(lines: Lines, equation: Equation, x: Names) -> Names:
     aval, power = equation.outvars[0].aval, equation.params["y"]
     one = scalar_text(1, aval.dtype)
 
-    def write(base: str) -> str:  # the products in the order in which JAX computes them
+    def write(base: str) -> str:  # in JAX's order
         product, bits = None, abs(power)
         while bits:
             if bits & 1:
@@ -67,7 +67,7 @@ def _integer_pow(lines: Lines, equation: Equation, x: Names) -> Names:
 
 
 def _polynomial(lines: Lines, equation: Equation, x: Names, *coefficients: Names) -> Names:
-    """Evaluates a polynomial by Horner's rule; the coefficients begin with the constant one."""
+    """Evaluates a polynomial by Horner's rule; coefficients begin with the constant one."""
     aval = equation.outvars[0].aval
 
     def write(x: str, *coefficients: str) -> str:

@@ -1,4 +1,4 @@
-"""The primitives that index by data: their rules select among the names of small arrays, and load from large ones."""
+"""Primitives that index by data: they select among names of small arrays, and load from large ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax_mgpu._src.functions.emit.scalars import Names, expect_small, scalar_tex
 
 
 def _place(lines: Lines, start: str, size: int) -> str:
-    """Returns the place below `size` nearest to a start: its number if the start is known, else a value's name."""
+    """Returns the place below `size` nearest to a start: a number if known, else a value's name."""
     if size == 1:
         return "0"
     if start in lines.constants:
@@ -32,14 +32,14 @@ def _picked(lines: Lines, place: str, choices: Sequence[str], dtype: DTypeLike) 
 
 
 def _all_of(lines: Lines, conditions: Sequence[str]) -> str | None:
-    """Whether all of these conditions hold; None if there are none."""
+    """Whether all conditions hold; None if there are none."""
     if not conditions:
         return None
     return functools.reduce(lambda a, b: lines.value(np.bool_, "and_", a, b), conditions)
 
 
 def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int], dtype: DTypeLike) -> Names:
-    """Returns the slice of an array that begins at these places."""
+    """Returns the slice that begins at these places."""
     for axis, (place, size) in enumerate(zip(places, sizes, strict=True)):
         choices: list[Names] = [np.take(x, range(k, k + size), axis) for k in range(x.shape[axis] - size + 1)]
         picked = np.empty(choices[0].shape, object)
@@ -96,7 +96,7 @@ def _gathered(
     fills: bool,
     dtype: DTypeLike,
 ) -> tuple[Any, str | None]:
-    """Returns the window at one start, and whether it lies inside, if that matters."""
+    """Returns the window at one start, and whether it is inside, if that matters."""
     places, checks = ["0"] * x.ndim, []
     for axis, start_axis in zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True):
         places[axis] = str(batch[start_axis])
@@ -148,6 +148,6 @@ def _dynamic_update_slice(lines: Lines, equation: Equation, x: Names, update: Na
     return names
 
 
-# These rules also take arrays that stay in memory.
+# These also take arrays that stay in memory.
 OF_MEMORY: dict[str, Callable[..., Any]] = {"dynamic_slice": _dynamic_slice, "gather": _gather}
 RULES: dict[str, Callable[..., Names]] = {"dynamic_update_slice": _dynamic_update_slice}

@@ -1,4 +1,4 @@
-"""Reads a jaxpr, equation by equation, and writes its lines; has the rules for calls and control flow."""
+"""Reads a jaxpr's equations, and writes lines; has the rules for calls and control flow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax_mgpu._src.functions.emit.moves import MOVES, row
 from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
 from jax_mgpu._src.keys.bits import is_random_key
 
-# Random keys are rows of words along the last axis: wrapping these changes nothing.
+# Random keys are rows of words along the last axis already.
 RANDOM_KEY_WORDS = frozenset(["random_wrap", "random_unwrap"])
 SAME_VALUE = frozenset(["copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "pcast", "reshard"])
 CALLS = {
@@ -35,20 +35,20 @@ CALLS = {
 
 
 def called(equation: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
-    """Returns the jaxpr that an equation calls, and its constants, or None if it calls none."""
+    """Returns the jaxpr that an equation calls, and its constants, or None."""
     body = equation.params.get(CALLS.get(equation.primitive.name, ""))
     return None if body is None else (getattr(body, "jaxpr", body), getattr(body, "consts", ()))
 
 
 RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
-MAX_STEPS = 64  # the most steps of a scan over arrays, which is unrolled
+MAX_STEPS = 64  # steps of a scan over arrays, which is unrolled, at most
 
 
 class Writer(Lines):
     """Writes the lines of one function.
 
     Args:
-      capture: returns the reference to a captured array that stays in memory.
+      capture: returns a reference to a captured array that stays in memory.
     """
 
     def __init__(self, capture: Callable[[Any], Memory]):
@@ -56,11 +56,11 @@ class Writer(Lines):
         self.capture = capture
 
     def closed(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the results of a jaxpr, which may have constants of its own."""
+        """Returns a jaxpr's results; it may have constants."""
         return self.jaxpr(closed.jaxpr, [self.captured(const) for const in closed.consts], arguments)
 
     def captured(self, const: Any) -> Any:
-        """Returns a constant of a jaxpr: its names, or its reference if it stays in memory."""
+        """Returns a constant's names, or a reference if it stays in memory."""
         if is_random_key(const.dtype):
             raise Unsupported("a captured random key")
         if isinstance(const, jax.core.Tracer) or np.size(const) > MAX_ITEM_SCALARS:
@@ -68,7 +68,7 @@ class Writer(Lines):
         return self.constant(const, const.dtype)
 
     def jaxpr(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        """Returns the results of a jaxpr's equations, one after the other."""
+        """Returns the results of a jaxpr's equations."""
         if jaxpr.effects:
             raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
         return interpret(jaxpr, consts, arguments, lambda x: self.constant(x.val, x.aval.dtype), self.equation)
@@ -133,7 +133,7 @@ def _loop(
     avals: Sequence[Any],
     body: Callable[[], list[Any]],
 ) -> None:
-    """Writes a loop whose body gives the next values of the carried variables."""
+    """Writes a loop whose body gives the next carried values."""
     writer.branches = True
     writer.line(*opening)
     held = []
@@ -198,9 +198,9 @@ CONTROL_FLOW: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "scan": _sca
 
 
 def emit_function(closed: ClosedJaxpr, arguments: Sequence[Names], capture: Callable[[Any], Memory]) -> Emitted:
-    """Applies a closed jaxpr to values with these names.
+    """Applies a jaxpr to values with these names.
 
-    `capture` returns the reference to a captured array that stays in memory.
+    `capture` returns a reference to a captured array that stays in memory.
     """
     writer = Writer(capture)
     results = [writer.loaded(x) for x in writer.closed(closed, arguments)]
@@ -210,7 +210,7 @@ def emit_function(closed: ClosedJaxpr, arguments: Sequence[Names], capture: Call
 def emit_stages(
     closed: Sequence[Any], arguments: Sequence[Names], last: Sequence[Names], capture: Callable[[Any], Memory]
 ) -> Emitted:
-    """Applies jaxprs one after the other: each takes the results of the previous one, followed by `last`."""
+    """Applies jaxprs in turn: each takes the previous one's results, followed by `last`."""
     writer = Writer(capture)
     values: Sequence[Any] = arguments
     for one in closed:
@@ -219,7 +219,7 @@ def emit_stages(
 
 
 def _neutral_of(closed: ClosedJaxpr, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
-    """Returns each leaf's neutral scalar in a function of two items, if one primitive combines each element."""
+    """Returns each leaf's neutral scalar if one primitive combines each element."""
     if len(arguments) != 2 * len(results):
         return None
     values = []

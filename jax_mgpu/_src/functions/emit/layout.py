@@ -1,4 +1,4 @@
-"""The leaves of an item, and the struct that kernels use for it."""
+"""The leaves of an item, and the kernels' struct for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, SCALARS, Names, Unsupported, scalar_type
 
-MAX_LEAVES = 16  # as many as ffi/function/item.h has room for
+MAX_LEAVES = 16  # as in ffi/function/item.h
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The leaves of an item. In the kernels' struct the widest leaves come first, so that only the end is padded."""
+    """The leaves of an item; the struct has the widest first, so that only its end is padded."""
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]  # dtype name and shape
 
@@ -34,12 +34,12 @@ class Layout:
         return jnp.dtype(self.leaves[leaf][0]).itemsize
 
     def leaf_bytes(self, leaf: int) -> int:
-        """Returns the bytes of an item's part of a leaf."""
+        """Returns an item's bytes in a leaf."""
         return self.elements(leaf) * self.width(leaf)
 
     @property
     def align(self) -> int:
-        """The alignment of the struct: at least 4 bytes, because threads exchange words of 4 bytes."""
+        """The struct's alignment: at least 4 bytes, because threads exchange words of 4 bytes."""
         return max([4, *(self.width(leaf) for leaf in range(len(self.leaves)))])
 
     @property
@@ -50,11 +50,11 @@ class Layout:
 
     @property
     def item_bytes(self) -> int:
-        """The bytes of an item in the arrays of its leaves, without padding."""
+        """An item's bytes in the arrays of its leaves."""
         return sum(self.leaf_bytes(leaf) for leaf in range(len(self.leaves)))
 
     def names(self, variable: str) -> list[Names]:
-        """Returns the scalars of an item, leaf by leaf."""
+        """Returns an item's scalars, leaf by leaf."""
         leaves = []
         for leaf, (_, shape) in enumerate(self.leaves):
             names = np.empty(shape, object)
@@ -64,13 +64,13 @@ class Layout:
         return leaves
 
     def line(self, what: str) -> str:
-        """Returns the leaves as a line: the word `what`, then the type of each leaf and its number of scalars."""
+        """Returns the word `what`, then each leaf's type and number of scalars."""
         leaves = range(len(self.leaves))
         return " ".join([what, *(f"{SCALARS[self.leaves[leaf][0]]} {self.elements(leaf)}" for leaf in leaves)])
 
 
 def expect_layout(layout: Layout) -> Layout:
-    """Returns a layout; raises unless the kernels have room for it."""
+    """Raises unless the kernels have room for a layout."""
     leaves = len(layout.leaves)
     if not 0 < leaves <= MAX_LEAVES:
         raise Unsupported(f"items of {leaves} arrays, more than {MAX_LEAVES}")

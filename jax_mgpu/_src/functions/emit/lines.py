@@ -1,4 +1,4 @@
-"""`Lines` collects the lines of a function, and gives names to the values that they compute."""
+"""Collects the lines of a function, and names the values that they compute."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Equation(Protocol):
 
 
 MAX_LINES = 8192
-# Larger functions are called instead of inlined: copied to each place that combines items, they would take seconds to
-# compile. A costly primitive counts for several lines.
+# Larger functions are called: inlined at each place that combines items, they would take seconds to compile. A costly
+# primitive counts as several lines.
 MAX_INLINE_LINES = 100
 COSTLY_LINES = 12
 
@@ -47,12 +47,11 @@ class Emitted:
     """A written function.
 
     Args:
-      body: the lines that compute the results.
-      results: the names of the results' elements.
-      is_large: whether it should be called instead of inlined.
-      branches: whether it is large or has control flow, so that kernels should run it only if they need the result.
-      neutral: one neutral scalar per leaf, if the function combines each leaf by a primitive that has one; all such
-        primitives commute.
+      body: its lines.
+      results: names of the results' elements.
+      is_large: whether it is called instead of inlined.
+      branches: whether it is large or has control flow, so that kernels run it only if they need its result.
+      neutral: a neutral scalar per leaf, if primitives that have one (all of which commute) combine the leaves.
     """
 
     body: tuple[str, ...]
@@ -63,15 +62,14 @@ class Emitted:
 
 
 class Lines:
-    """The lines of one function that have been written so far.
+    """The lines of one function so far.
 
     Attributes:
-      lines: the text.
-      costly: the number of scalars that are computed by primitives of many instructions.
+      costly: the number of scalars by primitives of many instructions.
       branches: whether there is control flow.
       may_not_end: whether there is a while loop.
-      made: the operation and operands that give each named value.
-      constants: the value of each constant, by its text.
+      made: operation and operands of each named value.
+      constants: their values, by text.
     """
 
     def __init__(self) -> None:
@@ -89,14 +87,14 @@ class Lines:
             raise Unsupported(f"more than {MAX_LINES} operations on scalars")
 
     def value(self, dtype: DTypeLike, operation: str, *operands: object) -> str:
-        """Returns the name of the result of an operation of ffi/jit/function_data.cc."""
+        """Names the result of an operation of ffi/jit/function_data.cc."""
         name = f"v{len(self.made)}"
         self.made[name] = (operation, *map(str, operands))
         self.line(name, scalar_type(dtype), operation, *operands)
         return name
 
     def variables(self, aval: Aval) -> Names:
-        """Returns the names of new variables, which have no values yet."""
+        """Names new variables without values."""
         expect_small(aval.shape, "a value")
         names = np.empty(aval.shape, object)
         for index in np.ndindex(*aval.shape):
@@ -109,7 +107,7 @@ class Lines:
             self.line("set", variables[index], values[index])
 
     def constant(self, value: Any, dtype: DTypeLike) -> Names:
-        """Returns the texts of constants, which stand in place of names."""
+        """Returns constants' texts, which stand in place of names."""
         value = np.asarray(value)
         names = np.empty(value.shape, object)
         for index in np.ndindex(*value.shape):
@@ -119,7 +117,7 @@ class Lines:
         return names
 
     def loaded(self, x: Any) -> Names:
-        """Returns a value's names. A view of memory is loaded first."""
+        """Returns a value's names; a view of memory is loaded first."""
         if not isinstance(x, Memory):
             return x
         expect_small(x.shape, "a captured array, used other than by indexing it,")
@@ -129,12 +127,12 @@ class Lines:
         return names
 
     def element(self, x: Memory, index: Sequence[int]) -> str:
-        """Loads an element of an array in memory; returns its name."""
+        """Loads an element; returns its name."""
         place = x.offset + sum(i * stride for i, stride in zip(index, x.strides, strict=True))
         return self.value(x.dtype, "load", x.capture, place, *(word for step in x.steps for word in step))
 
     def each(self, write: Callable[..., str], arguments: Sequence[Names], shape: tuple[int, ...]) -> Names:
-        """Returns the names that `write` returns for each element of the arguments."""
+        """Returns what `write` names for each element of the arguments."""
         names = np.empty(shape, object)
         arrays = [np.broadcast_to(x, shape) for x in arguments]
         for index in np.ndindex(*shape):
@@ -142,13 +140,13 @@ class Lines:
         return names
 
     def emitted(self, results: list[Names], neutral: list[Any] | None) -> Emitted:
-        """Returns all lines so far, as one function."""
+        """Returns all lines so far as one function."""
         is_large = len(self.lines) + COSTLY_LINES * self.costly > MAX_INLINE_LINES
         return Emitted(tuple(self.lines), results, is_large, is_large or self.branches, neutral)
 
 
 def stored(aval: Aval) -> Any:
-    """Returns the aval of a value as an array of names: random keys become rows of words."""
+    """Returns the aval as an array of names: random keys become rows of words."""
     if not is_random_key(aval.dtype):
         return aval
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))

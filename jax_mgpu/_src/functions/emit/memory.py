@@ -1,4 +1,4 @@
-"""Captured arrays that stay in memory, and views of them: only indexed elements are loaded."""
+"""Captured arrays that stay in memory, and views of them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import describe
 from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
 
-MAX_CAPTURES = 16  # as many as ffi/function/item.h has room for
+MAX_CAPTURES = 16  # as in ffi/function/item.h
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
     """A captured array, or a view of one, that stays in memory."""
 
-    capture: int  # the number of the captured array
+    capture: int  # its number
     dtype: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-    steps: tuple[tuple[str, int], ...] = ()  # the names of places that are known at run time, and their strides
+    steps: tuple[tuple[str, int], ...] = ()  # names of places that are known at run time, and strides
 
     @classmethod
     def of(cls, capture: int, dtype: DTypeLike, shape: Sequence[int]) -> Memory:
@@ -43,7 +43,7 @@ class Memory:
         return len(self.shape)
 
     def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
-        """Returns a view that begins further on, by each place (a number, or a value's name) times its stride."""
+        """Returns a view that begins at places (numbers or names) times strides further on."""
         offset, named = self.offset, list(self.steps)
         for place, stride in steps:
             if place.isdecimal():
@@ -60,7 +60,7 @@ class Captures:
         self.arrays: list[Any] = []
 
     def __call__(self, const: Any) -> Memory:
-        """Returns the reference to an array."""
+        """Returns a reference."""
         known = [i for i, other in enumerate(self.arrays) if other is const]
         if not known:
             known = [len(self.arrays)]
@@ -107,7 +107,7 @@ def _view_reshape(x: Memory, params: Mapping[str, Any]) -> Memory:
     return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
 
 
-# The primitives that only move elements, as views of arrays in memory.
+# Primitives that move elements, as views.
 VIEWS: dict[str, Callable[[Memory, Any], Memory]] = {
     "broadcast_in_dim": _view_broadcast,
     "reshape": _view_reshape,

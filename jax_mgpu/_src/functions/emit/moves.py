@@ -1,4 +1,4 @@
-"""The primitives that only move elements: NumPy moves the names likewise, so they need no line."""
+"""Primitives that move elements: NumPy moves the names likewise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax_mgpu._src.functions.emit.scalars import Names
 
 
 def row(x: Names, i: int) -> Names:
-    """Returns a row of an array of names, as an array even if it is one name."""
+    """Returns a row of names as an array, even if it is one name."""
     row = np.empty(x.shape[1:], object)
     row[...] = x[i]
     return row

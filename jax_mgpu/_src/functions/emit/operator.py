@@ -1,4 +1,4 @@
-"""Writes an operator as data: how it makes states from items, combines states, and makes results from them."""
+"""Writes an operator as data: it makes states from items, combines them, and makes results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jax_mgpu._src.functions.emit.scalars import Names, scalar_type
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A stage of an operator: makes states from the items in memory, or results from states.
+    """Makes states from items in memory, or results from states.
 
     Args:
-      closed: jaxprs, each of which takes the results of the previous one. If the stage makes states, each
-        also takes the position of the item as its last argument.
-      avals: the leaves in memory that the first one takes, or that the last one gives.
+      closed: jaxprs, each of which takes the previous one's results. For states, each also takes the item's position,
+        last.
+      avals: leaves in memory that the first one takes, or the last one gives.
     """
 
     closed: tuple[Any, ...]
@@ -35,11 +35,11 @@ class OperatorData:
 
     Args:
       data: the lines of its functions.
-      item: the layout of the items that the operator combines.
-      element: the layout of the elements in memory.
-      captures: the arrays that stay in memory, in the order of their numbers.
+      item: the layout of combined items.
+      element: the layout in memory.
+      captures: arrays that stay in memory, by number.
       commutes: whether the operator is known to commute.
-      has_neutral: whether the operator has a neutral state; otherwise each state needs a flag that says if it is empty.
+      has_neutral: whether it has a neutral state; without one, states need a flag for being empty.
     """
 
     data: str
@@ -51,12 +51,12 @@ class OperatorData:
 
     @property
     def state_bytes(self) -> int:
-        """The size of a state of the kernels."""
+        """The size of a kernel's state."""
         return self.item.bytes if self.has_neutral else self.item.bytes + (8 if self.item.align == 8 else 4)
 
     @property
     def largest_bytes(self) -> int:
-        """The size of an element in memory, or of its item if that is larger."""
+        """The size of an element in memory, or of an item if larger."""
         return max(self.item.bytes, self.element.bytes)
 
 
@@ -73,19 +73,19 @@ def emit_operator(
     load: Stage | None = None,
     finish: Stage | None = None,
 ) -> OperatorData:
-    """Returns the operator of a closed jaxpr, which takes the leaves of two states and gives those of one.
+    """Returns an operator that takes the leaves of two states, and gives those of one.
 
     Args:
       closed: the jaxpr.
       avals: the leaves of a state.
-      nothing: the result over no items, if that can occur.
+      nothing: the result over no items, if it can occur.
       reverse: whether a scan goes from the end.
-      exclusive: whether a scan leaves out the position's own item.
+      exclusive: whether a scan leaves out the own item.
       commutes: a promise that the operator commutes.
-      neutral: a state that changes nothing in a combination, if one is known.
+      neutral: a state that changes nothing, if known.
       dead: the result for an item past the count.
-      load: makes a state from an item and its position, if an item is not a state itself.
-      finish: makes a result from a state, if a state is not a result itself.
+      load: makes a state from an item and its position, unless an item is a state.
+      finish: makes a result from a state, unless a state is a result.
     """
     item = expect_layout(Layout.of(avals))
     element = item if load is None else expect_layout(Layout.of(load.avals))

@@ -1,4 +1,4 @@
-"""Writes an order of items, a function that tells whether one item comes before another, as data."""
+"""Writes an order, whether one item comes before another, as data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OrderData:
 
     Args:
       data: the lines of its function.
-      captures: the arrays that stay in memory, in the order of their numbers.
+      captures: arrays that stay in memory, by number.
     """
 
     data: str
@@ -28,7 +28,7 @@ class OrderData:
 
 
 def emit_order(closed: ClosedJaxpr, avals: Sequence[Any]) -> OrderData:
-    """Returns the order of a closed jaxpr that takes the leaves of two items and says whether the first comes first."""
+    """Returns the order of a jaxpr over two items' leaves."""
     item, capture = expect_layout(Layout.of(avals)), Captures()
     writer = Writer(capture)
     (result,) = writer.closed(closed, item.names("a") + item.names("b"))

@@ -1,4 +1,4 @@
-"""Scalars: their types, constants and neutral values, and how many of them a value may have."""
+"""Scalars: their types, constants and neutral values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike
 
-Names = Any  # a NumPy array of the names of an array's elements
+Names = Any  # a NumPy array of names of elements
 
 SCALARS = {
     "bool": "bool",
@@ -21,16 +21,16 @@ SCALARS = {
     "float32": "f32",
     "float64": "f64",
 }
-MAX_SCALARS = 512  # the most scalars of a value, unless it stays in memory
+MAX_SCALARS = 512  # of a value, unless it stays in memory
 MAX_ITEM_SCALARS = 128
 
 
 class Unsupported(Exception):
-    """Raised for a function that no kernel can run; the message names the part of it that is not supported."""
+    """A function that no kernel can run; the message names the unsupported part."""
 
 
 def scalar_type(dtype: DTypeLike) -> str:
-    """Returns the name that lines have for a dtype."""
+    """Returns the lines' name of a dtype."""
     name = np.dtype(dtype).name if not jnp.issubdtype(dtype, jax.dtypes.extended) else str(dtype)
     if name not in SCALARS:
         raise Unsupported(f"values of {name}")
@@ -38,20 +38,20 @@ def scalar_type(dtype: DTypeLike) -> str:
 
 
 def scalar_text(value: ArrayLike, dtype: DTypeLike) -> str:
-    """Returns a constant: its type and its bits."""
+    """Returns a constant's type and bits."""
     dtype = np.dtype(dtype)
     bits = int(np.asarray(value).astype(dtype).view(f"u{dtype.itemsize}"))
     return f"{scalar_type(dtype)}:{bits:x}"
 
 
 def expect_small(shape: Sequence[int], what: str) -> None:
-    """Raises an error unless an array is small enough to be taken apart, with one name per element."""
+    """Raises unless an array is small enough for one name per element."""
     if np.prod(shape) > MAX_SCALARS:
         raise Unsupported(f"{what} of shape {list(shape)}, more than {MAX_SCALARS} scalars")
 
 
 def neutral(function: str, dtype: DTypeLike) -> Any:
-    """Returns the identity of a function of two scalars; combining a scalar with it changes no bit of the scalar."""
+    """Returns the identity of a function of two scalars, which changes no bit of the other."""
     dtype = np.dtype(dtype)
     floats = jnp.issubdtype(dtype, jnp.floating)
     if function in ("max", "min"):
