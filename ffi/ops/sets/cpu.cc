@@ -15,8 +15,8 @@ namespace mgpu {
 
 namespace {
 
-// A tile, of items of both inputs, is one task. If there is only one task, a core's L2 cache holds the items between
-// the two walks.
+// A tile, of items of both inputs, is one task. If there is only one, a core's L2 cache holds the items between the two
+// walks.
 constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>
@@ -53,7 +53,6 @@ class SetWalk {
   }
 
  private:
-  // The number of items that the row's earlier tiles keep.
   int64_t row_offset(const std::vector<int64_t>& offsets, int64_t row, int64_t tile) const {
     return offsets[row * row_tiles_ + tile] - offsets[row * row_tiles_];
   }
@@ -94,7 +93,7 @@ class SetWalk {
     if (rule.b_unpaired && j < end.b) keep_rest(true, j, end.b - j);
   }
 
-  // Writes a tile's kept items to slots [begin, end) of its row, as far as the row has slots.
+  // Writes as far as the row has slots.
   void write(int64_t tile, int64_t row, int64_t begin, int64_t end) const {
     end = std::min(end, operands_.size);
     Word* const keys = static_cast<Word*>(operands_.keys) + row * operands_.size;

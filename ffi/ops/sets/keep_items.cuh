@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::set_operations {
 
-// Finds the kept items of a tile, publishes their number for later tiles, and compacts them. Returns their number.
+// Publishes the number of the tile's kept items for later tiles, and returns it.
 template <typename P, typename Order>
 __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& order, Buffer<P>& buffer, int* warp_sums) {
   using Word = typename P::Word;
@@ -51,7 +51,6 @@ __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& ord
   return kept;
 }
 
-// Loads the values of a tile's kept items, or computes their indices.
 template <typename P, typename Payload>
 __device__ void load_payload(const P& problem, const Plan& plan, const Buffer<P>& buffer, int kept,
                              Payload (&moved)[P::kItems]) {

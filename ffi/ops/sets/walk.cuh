@@ -36,7 +36,7 @@ __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<in
   return true;
 }
 
-// The split of the balanced path after `diagonal` items of two runs, which the merge path splits at `merge`.
+// The merge path splits the runs at `merge`.
 template <typename Word, typename Less>
 __device__ Split<int> balanced_cursor(const Word* keys, const MergeCursor& runs, const MergeCursor& merge, int diagonal,
                                       bool& open, Less less) {
@@ -59,7 +59,6 @@ __device__ Split<int> balanced_cursor(const Word* keys, const MergeCursor& runs,
 // pair. note(i, in_b, heads) is called before each item is taken.
 template <int kItems, typename Word, typename Less, typename Note>
 __device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share, SetRule rule, Less less, Note note) {
-  // The results of the steps, one bit per step.
   struct {
     unsigned b = 0;       // the item is B's
     unsigned opened = 0;  // the item is A's copy of a pair, and B's copy comes next

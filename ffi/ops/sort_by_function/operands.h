@@ -9,7 +9,6 @@ namespace mgpu {
 
 struct Call;
 
-// The name of a word's type in C++.
 std::string word_type(int64_t word_bytes);
 
 // Operands: keys [.., n] as words of 1, 2 or 4 bytes, or [.., n, 2] or [.., n, 4] uint32, which are words of 8 or 16;

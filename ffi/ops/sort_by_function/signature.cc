@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kSegmentOperands = 3;  // heads, flags and count
 
-// The attributes of the segmented_sort that a sort by a function runs: merging, in ascending order of its words.
+// A sort by a function is a segmented_sort that merges in ascending order of its words.
 struct SortAttributes final : Attributes {
   int64_t payload, bits;
 
@@ -19,7 +19,7 @@ struct SortAttributes final : Attributes {
   }
 };
 
-// Keys are words. Heads, flags and count are the operands from `first` on.
+// Heads, flags and count are the operands from `first` on.
 SegmentedSortOperands sort_of_words(const Call& call, const Array& keys, const Array& sorted_keys, size_t first,
                                     int64_t payload) {
   const SortAttributes attributes(payload, 8 * byte_width(keys.dtype));
@@ -39,7 +39,7 @@ Captures captured_from(const Call& call, size_t first) {
   return captures;
 }
 
-// Rows of two or four words of 4 bytes become words of 8 or 16 bytes, with a type of that width.
+// Rows of two or four words of 4 bytes become words of 8 or 16 bytes.
 Array as_words(const Array& array, int64_t word_bytes) {
   if (word_bytes <= 4) return array;
   Array words{array.data, word_bytes == 8 ? DType::u64 : DType::c128, array.dimensions};

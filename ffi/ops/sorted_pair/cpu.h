@@ -34,7 +34,6 @@ class MergeTasks {
 
   int64_t count() const { return static_cast<int64_t>(a_before_.size()) - 1; }
 
-  // Calls body(tile) for the task's part of each row.
   template <typename Body>
   void for_each_tile(int64_t task, const Body& body) const {
     const int64_t end = minimum(slots_.end, first_slot(task + 1));
@@ -57,14 +56,14 @@ class MergeTasks {
   std::vector<int64_t> a_before_;  // items of A before a task's first slot, in its row
 };
 
-// Calls body(tile) for tiles that cover every slot once. A tile is within one row and one task.
+// A tile is within one row and one task.
 template <typename Order, typename Body>
 void for_each_merge_tile(Executor& executor, const MergeTiles<Order>& tiles, const Body& body) {
   const MergeTasks<Order> tasks(executor, tiles, {0, tiles.pair.slots()}, kMergeTile);
   parallel_for(executor, tasks.count(), [&](int64_t task) { tasks.for_each_tile(task, body); });
 }
 
-// Calls walk_merge for the live items of a tile; i and j count from the row's start.
+// i and j count from the row's start.
 template <typename Order, typename Step, typename RestA, typename RestB>
 void walk_merge_tile(const MergeTiles<Order>& tiles, const MergeTile& tile, const Step& step, const RestA& rest_a,
                      const RestB& rest_b) {

@@ -7,7 +7,6 @@
 
 namespace mgpu::cuda {
 
-// Both shapes of a kernel of a merge pipeline, which shape(large_stages) returns.
 template <typename Shape>
 KernelShapes pipeline_shapes(const std::string& kernel, Shape shape) {
   const int64_t small = shape(false).block_bytes();

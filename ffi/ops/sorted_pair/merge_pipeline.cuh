@@ -23,7 +23,7 @@ struct TileKeys {
   bool open;  // enough keys of A and of B follow that merges need no bounds; all compare by `open_order`
   IntegerOrder<Word> open_order;
 
-  // The cursor of a thread whose first item is the tile's item `diagonal`, or one past the last.
+  // The item `diagonal` may be one past the tile's last.
   __device__ MergeCursor cursor(int diagonal) const {
     if constexpr (!Order::kTotal) {
       if (open) return cursor(diagonal, open_order);
@@ -83,7 +83,7 @@ struct TileKeys {
 
 constexpr int kPipelineThreads = kPipelineWorkers + kWarp;
 
-// The ends are those of the live items of A and of B in the tile's row, or in its pair of runs.
+// A pair of runs counts as a row.
 struct PipelineTile : MergeTile {
   int64_t a_end;
   int64_t b_end;
@@ -100,7 +100,7 @@ struct PipelineTiles {
 
   __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
   __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
-  // The slot in its row at which tile i begins, if A has no runs.
+  // For A without runs.
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
   // Past the last tile, the size is negative.
@@ -150,7 +150,7 @@ struct PipelineTiles {
     return tile;
   }
 
-  // The tiles of a pair of runs, as if the pair were a row.
+  // The pair is taken as a row.
   __device__ MergeTiles<Order> tiles_of(int64_t row, const RunPair& pair) const {
     using Word = typename Order::Word;
     const SortedRows& rows = tiles.pair.a;
@@ -160,7 +160,7 @@ struct PipelineTiles {
   }
 
  private:
-  // Sets the items of tile i, which is one of `merge_tiles`, in a row with this many slots.
+  // `slots` counts those of the row.
   __device__ void set_items(PipelineTile& tile, int64_t i, const MergeTiles<Order>& merge_tiles, int64_t slots) const {
     const bool last = tile.begin + tile.size == slots;
     merge_tiles.set_items(tile, found.splits[i], last ? merge_tiles.pair.a.live(tile.row) : found.splits[i + 1]);
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// Does what split_tiles does, for consecutive runs. Both searches in one kernel would cost a small merge 0.4 us.
+// Like split_tiles, for consecutive runs. Both searches in one kernel would cost a small merge 0.4 us.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
     split_run_tiles(const __grid_constant__ PipelineTiles<Order, true> stream, const NeighbourRuns runs) {
@@ -258,8 +258,8 @@ struct MergePipeline {
   }
 
  private:
-  // The numbers of named barriers. The workers have one for themselves. The copying warp and the workers share two for
-  // each purpose, one per stage.
+  // The workers have one named barrier for themselves. The copying warp and the workers share two for each purpose, one
+  // per stage.
   static constexpr int kWorkersBarrier = 1;
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;
@@ -267,7 +267,6 @@ struct MergePipeline {
   // Four plans are in use: for the tile that is copied back, for the two tiles in stages, and for the next tile.
   __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 
-  // Takes tiles, copies the keys of each to its stage, and copies the results back.
   template <typename Tiles, typename Load, typename Store>
   __device__ static void copy_tiles(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes,
                                     Load load, Store store) {

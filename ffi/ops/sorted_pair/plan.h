@@ -18,11 +18,11 @@ constexpr int kPipelineBlocks = 2;
 constexpr int kMaxStageBytes = 55 << 10;    // so that two blocks fit a large device
 constexpr int kPipelineStaticBytes = 1024;  // the most static shared memory, in addition to the two stages
 
-// The bytes of shared memory of `count` items in several runs, each aligned as in device memory.
+// Each run is aligned as in device memory.
 constexpr int run_bytes(int width, int count, int runs) {
   return (count * width + kLineBytes - 1) / kLineBytes * kLineBytes + 2 * runs * kLineBytes;
 }
-// The bytes of a tile's keys, or of data in the same layout, and of the items that threads read past its end.
+// Threads read a few items past a tile's end.
 constexpr int pipeline_run_bytes(int width, int items) {
   return run_bytes(width, (kPipelineWorkers + 3) * items + 2, 2);
 }
@@ -32,7 +32,7 @@ struct PipelineShape {
   int stage_bytes;
   constexpr int tile() const { return kPipelineWorkers * items; }
   constexpr int64_t block_bytes() const { return 2 * stage_bytes + kPipelineStaticBytes; }
-  // The shared memory that a device must grant a block for large stages to be chosen.
+  // A device must grant a block this much for large stages to be chosen.
   constexpr int64_t wanted_bytes() const { return kPipelineBlocks * block_bytes(); }
 };
 template <typename StageBytes>
@@ -44,7 +44,7 @@ constexpr PipelineShape pipeline_shape(bool large_stages, int max_bytes, StageBy
 }
 
 // No shape has a smaller tile (launch_merge_pipeline asserts it), so the workspace, which must serve every device, has
-// room for tiles of this size.
+// room for such tiles.
 constexpr int64_t kMinMergeTile = 1344;
 
 // For each tile, the number of live items of A before it in its row; and the number of tiles that blocks have taken. A
@@ -58,7 +58,7 @@ struct MergeSplits {
   static int64_t max_tiles(const SortedPair& pair, int64_t short_tiles);
 };
 
-// Scratch memory of an operation that also merges the sorted runs of a single operand, A, in pairs.
+// A's sorted runs may also be merged in pairs.
 struct RunSplits : MergeSplits {
   RunTile* run_tiles;  // null if A has no runs
 };

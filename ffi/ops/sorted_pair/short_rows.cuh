@@ -25,7 +25,6 @@ struct ShortPair {
   int share;    // items of both operands per thread
   int stride;   // the first stride of a merge path search
 
-  // A tile holds the rows of a pair and `row_results` results of each.
   ShortPair(const SortedPair& pair, const Order& order, int64_t row_results)
       : tiles(pair.rows, maximum(row_results, pair.row_slots())),
         pair(pair),
@@ -44,7 +43,6 @@ struct ShortPair {
   }
 };
 
-// Values of the keys of one side, row by row.
 template <typename Value>
 struct ValueRows {
   const Value* data;
@@ -61,7 +59,7 @@ struct PairRows {
   SharedRows<Word> a;
   SharedRows<Word> b;
 
-  // The caller must put a barrier after it.
+  // A barrier must follow.
   __device__ PairRows(const ShortPair<Order>& problem, Word* keys)
       : problem(problem),
         tile(problem.tiles),
@@ -83,8 +81,7 @@ struct PairRows {
   __device__ int a_live(int row) const { return a_live_[row]; }
   __device__ int b_live(int row) const { return b_live_[row]; }
 
-  // The value of a row's item that is at `source` in `keys`. With gives_indices, it is the item's index, where B's
-  // items follow A's.
+  // With gives_indices, the value is the item's index, where B's items follow A's.
   template <typename Value>
   __device__ Value value_of(int source, int row, bool gives_indices, const ValueRows<Value>& a_values,
                             const ValueRows<Value>& b_values) const {
@@ -94,7 +91,6 @@ struct PairRows {
     return (in_b ? b_values : a_values).at(tile.first + row, i);
   }
 
-  // How many items of a row of A, or of B, are less than a key, or not greater than it.
   __device__ int less_in_a(int row, Word key) const {
     return lower_bound(0, a_live(row), [items = a.row(row)](int i) { return items[i]; }, key, less());
   }

@@ -21,7 +21,7 @@ __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   }
 }
 
-// Stores the entries of both sides, and one byte per item that says whether it matches.
+// A byte per item says whether it matches.
 template <int kCount>
 __device__ void put_matches(int32_t* a_entries, bool* a_match, unsigned from_a, int32_t a_before, int32_t* b_entries,
                             bool* b_match, unsigned from_b, int32_t b_before, unsigned matches) {
@@ -138,7 +138,7 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
   }
 }
 
-// Where the indices and match flags of A and of B begin in a stage, aligned for bulk copies.
+// Indices and match flags in a stage are aligned for bulk copies.
 struct MatchStage {
   int32_t *a_index, *b_index;
   bool *a_match, *b_match;
@@ -172,7 +172,7 @@ __device__ __forceinline__ unsigned merge_matches(const MergeTile& tile, const K
   });
 }
 
-// Stores the entries of one side from its stage, if they cannot be copied in bulk.
+// For entries that cannot be copied in bulk.
 __device__ __forceinline__ void store_matches(const SortedMatchOperands::Side& side, const int32_t* index,
                                               const bool* match, int64_t first, int64_t count, int64_t base) {
   match += place_in_line(side.match, first);

@@ -73,7 +73,7 @@ struct Found {
   bool matches;
 };
 
-// Looks up the items of one side, and counts the matches of each row, with one atomic addition per row and warp.
+// Matches of a row are counted with one atomic addition per warp.
 template <typename LookUp>
 __device__ void match_side(const RowTile& tile, const Divisor& length, const MatchSide& side, int* matches,
                            LookUp look_up) {

@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finis
   if (threadIdx.x == 0) finish(row, all);
 }
 
-// Stores a tile's count; for a row's last tile, also stores zeros up to the end of its group. All lanes of a warp call
-// it.
+// For a row's last tile, also stores zeros up to the end of its group. All lanes of a warp call it.
 __device__ inline void set_tile_count(const TileCounts& tiles, int64_t row, int64_t tile, int64_t row_tiles,
                                       int count) {
   const int lane = threadIdx.x % kWarp;

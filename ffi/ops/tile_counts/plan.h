@@ -8,7 +8,7 @@ class Workspace;
 
 constexpr int kTileGroup = 16;
 
-// A row's tiles are in groups of kTileGroup; the last group may have fewer tiles.
+// A row's last group may have fewer than kTileGroup tiles.
 struct TileCounts {
   int64_t rows;
   int64_t row_groups;

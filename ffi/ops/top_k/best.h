@@ -13,7 +13,7 @@
 
 namespace mgpu::cpu {
 
-// The best k of the items added so far, in input order.
+// Items are in input order.
 template <typename Order>
 class Best {
   using Word = typename Order::Word;
@@ -69,7 +69,6 @@ class Best {
     }
   }
 
-  // Returns how many items remain.
   int64_t keep_best() {
     if (count_ <= k_) return count_;
     for (int64_t i = 0; i < count_; ++i) ranks_[i] = order_.rank(items_[i].code);
@@ -91,7 +90,6 @@ class Best {
     return count_;
   }
 
-  // Returns how many there are.
   int64_t sort() {
     constexpr int64_t kFew = 16;  // so few are sorted in less time than a selection takes
     if (count_ > kFew) keep_best();
@@ -124,7 +122,6 @@ class Best {
   Word bound_ = 0;  // codes below it come before the k-th best
 };
 
-// The threads first find the best k of each part, then the best of these.
 template <typename Order>
 Best<Order> best_of_parts(Executor& executor, Order order, int64_t k, const typename Order::Word* keys, int64_t size) {
   const int64_t parts = ceil_div(size, std::max(kTopKPart, 8 * k));

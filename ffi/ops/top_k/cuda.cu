@@ -45,7 +45,6 @@ void run(const Call& call, const TopKOperands& operands, Order order, cudaStream
   }
 }
 
-// The first shape that fits the rows is launched.
 template <int kShape, typename Order>
 void run_short(const Call& call, const short_rows::TopK<Order>& task, cudaStream_t stream) {
   constexpr TopKRowShape shape = kTopKRowShapes[kShape];

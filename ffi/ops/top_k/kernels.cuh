@@ -31,7 +31,6 @@ struct TopKTask {
   MGPU_HOST_DEVICE int64_t parts() const { return levels.parts[level]; }
   __device__ bool is_last() const { return level + 1 == levels.count; }
 
-  // The row's items in this level.
   __device__ int64_t items(int64_t row) const {
     return level == 0 ? operands.live(row) : counts[(level - 1) * operands.rows + row];
   }
@@ -47,7 +46,7 @@ struct TopKShared {
   int first_waiting;  // the place that the first waiting item would take
 };
 
-// Tells whether an item may be within a bound: true for all items that are, and for few others.
+// Is true for all items within a bound, and for few others.
 template <typename Order>
 struct Filter {
   using Word = typename Order::Word;
@@ -90,7 +89,7 @@ struct PartOfKeys {
   __device__ __forceinline__ uint32_t position(int i) const { return begin + static_cast<uint32_t>(i); }
 };
 
-// A part of the items that an earlier level kept, in any order.
+// The items are in any order.
 template <typename Word>
 struct PartOfKept {
   const Word* items;  // codes
@@ -160,7 +159,6 @@ class BlockBest {
     return true;
   }
 
-  // A warp has kVectors times 32 neighbouring vectors of a tile.
   template <typename Part>
   __device__ void add(const Part& part, int count) {
     const int lane = threadIdx.x % kWarp;
@@ -266,7 +264,7 @@ class BlockBest {
   __device__ int count() const { return count_; }
 
  private:
-  // Returns how many items of the part's first vector come before the part.
+  // How many items of the part's first vector come before the part.
   template <typename Part>
   __device__ static int lead_of(const Part& part) {
     return static_cast<int>(reinterpret_cast<uintptr_t>(part.items) % sizeof(Vector) / sizeof(Word));
@@ -320,8 +318,7 @@ class BlockBest {
         [=](const Digits& known) { return known.matching - known.rank <= spare; });
   }
 
-  // Keeps the items whose leading digits are below the known ones. Of the items with the known digits, keeps those up
-  // to a position.
+  // Of the items whose leading digits are the known ones, keeps those up to a position.
   __device__ void drop(const Digits& known, uint32_t last_position) {
     const int lane = threadIdx.x % kWarp;
     const Word last = static_cast<Word>(known.prefix >> known.shift);
@@ -368,7 +365,7 @@ class BlockBest {
   uint32_t bound_position_;
 };
 
-// One level: each block keeps the best k items of its part of a row. The last level also sorts and stores them.
+// A level: each block keeps the best k items of its part of a row. The last level also sorts and stores them.
 template <typename Order, bool kIsFirst, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_best_k(const __grid_constant__ TopKTask<Order> task) {
   using Word = typename Order::Word;

@@ -6,7 +6,7 @@
 
 namespace mgpu {
 
-// A block goes over its part of a row tile by tile. It has room for one tile more than it may keep.
+// A block has room for one tile more than it may keep.
 constexpr int kTopKMaxK = 2048;
 struct TopKShape {
   TileShape tiles;
@@ -24,7 +24,7 @@ constexpr int kTopKSharedSamples = 2;  // a sample is this many times as large i
 constexpr int kTopKSampleShare = 4;    // a row is sampled if it has at least this many times the items of a sample
 constexpr int64_t kTopKBlocks = 2;     // the fewest blocks per multiprocessor; if rows are few, blocks share them
 constexpr int64_t kTopKMinTiles = 4;
-// How many items a block of a later level takes of those that the previous level kept.
+// In a later level, a block takes this many items of those that the previous level kept.
 constexpr int64_t kTopKMergedPart = 1 << 15;
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
@@ -55,8 +55,7 @@ struct TopKOperands::Levels {
   int64_t parts[kMaxLevels];  // blocks of a row: 1 in the last level
 };
 
-// The items that each level but the last keeps, one list per row, in two alternating buffers, and the length of each
-// list, level by level.
+// One list per row, in two alternating buffers, and the length of each list, level by level.
 struct TopKOperands::Kept {
   void* codes;
   uint32_t* positions;

@@ -18,7 +18,6 @@ struct TopK {
   bool is_aligned;  // whether x is aligned to 16 bytes
 };
 
-// A warp's data about its rows.
 template <typename Word, TopKRowShape kShape>
 struct TopKWarp {
   static constexpr int kRows = kWarp / kShape.lanes;
@@ -108,7 +107,6 @@ class RowLanes {
     shared_.first[to] = Shared::pack(begin_ + position, position);
   }
 
-  // The sum of the lanes' numbers over the preceding lanes of the row, and over the whole row.
   __device__ __forceinline__ Prefix<int> sum_row(int own) const {
     const int up_to = sum_up_to(own);
     const int before_row = shuffle(up_to - own, row_ * kLanes);
@@ -133,7 +131,7 @@ class RowLanes {
     }
   }
 
-  // Ranks the items of a lane that has its whole row: each pair of items is compared once.
+  // Each pair of items is compared once, by a lane that has its whole row.
   __device__ __forceinline__ void rank_own() {
     int before[kItems];
 #pragma unroll

@@ -32,7 +32,7 @@ struct Task {
   }
 };
 
-// Finds the bound of each row, by one block per row.
+// One block per row.
 template <typename Order>
 __global__ void __launch_bounds__(kCandidateSampleThreads) guess_bounds(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kCandidateSampleThreads) guess_bounds(const __
   if (threadIdx.x == 0) task.scratch.bounds[row] = task.order.rank(known.highest());
 }
 
-// The range of the codes whose rank is the bound: codes of one rank are consecutive.
+// Codes of one rank, here the bound, are consecutive.
 template <typename Order>
 struct Bound {
   using Word = typename Order::Word;
@@ -75,7 +75,7 @@ struct Bound {
       : first(order.rank(Word{0}) == rank ? Word{0} : rank), last(order.last_equal(rank)) {}
 };
 
-// A block's part of a row. The block's warps take it group by group.
+// The block's warps take its part of a row group by group.
 template <typename Order>
 struct Part {
   using Word = typename Order::Word;
@@ -94,7 +94,7 @@ struct Part {
     begin = (blockIdx.x - row * task.parts.parts) * task.parts.part;
     end = minimum(begin + task.parts.part, ceil_div<int64_t>(live + lead, kCandidateGroup));
   }
-  // The position of a lane's vector in the row. It may be outside of the row.
+  // The position may be outside of the row.
   __device__ __forceinline__ int64_t position(int64_t group, int vector) const {
     return group * kCandidateGroup + (vector * kWarp + static_cast<int>(threadIdx.x % kWarp)) * kItems - lead;
   }
@@ -103,7 +103,7 @@ struct Part {
   }
 };
 
-// Sets a bit for each item below the bound. Counts these items, and those at the bound.
+// Also counts these items, and those at the bound.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads, 4) mark_candidates(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 4) mark_candidates(const __grid_cons
   }
 }
 
-// A row's results: first the items below a bound, then as many of the items at the bound as are wanted.
+// First come the items below a bound, then as many of the items at the bound as are wanted.
 template <typename Order>
 struct List {
   using Word = typename Order::Word;
@@ -166,7 +166,7 @@ struct List {
   __device__ int64_t count() const { return maximum(below, wanted); }
 };
 
-// Finds the first items of a row without a bound, by a selection from the whole row.
+// The row has no bound.
 template <typename Order>
 __device__ void list_whole_row(const Task<Order>& task, int64_t row) {
   using Word = typename Order::Word;
@@ -199,8 +199,7 @@ __device__ void list_whole_row(const Task<Order>& task, int64_t row) {
   }
 }
 
-// The numbers of a row's items below the bound and at it. count_parts adds them up over the parts before this one, and
-// over all parts.
+// count_parts adds these up over the parts before this one, and over all parts.
 struct Counts {
   int64_t below, equal;
   MGPU_HOST_DEVICE friend Counts operator+(const Counts& a, const Counts& b) {
@@ -224,7 +223,7 @@ __device__ Prefix<Counts> count_parts(const Task<Order>& task, int64_t row, int6
   return {before, all};
 }
 
-// Moves the bits of a group from the lanes that loaded the items to the lanes that have 32 neighbouring items each.
+// Each lane gets the bits of 32 neighbouring items.
 template <typename Part>
 __device__ __forceinline__ uint32_t neighbours(uint32_t marks) {
   constexpr int kLanes = Part::kVectors;  // so many lanes loaded 32 neighbouring items
@@ -238,7 +237,7 @@ __device__ __forceinline__ uint32_t neighbours(uint32_t marks) {
   return moved;
 }
 
-// The positions of a group's marked items, in order.
+// Positions are in order.
 using GroupList = uint16_t[kCandidateGroup];
 
 // Calls put(position, number) for the marked items of a warp's group. Positions are those in the group, and marked
@@ -259,7 +258,7 @@ __device__ __forceinline__ void for_each_marked(GroupList& places, uint32_t mark
   for (int i = lane; i < all; i += kWarp) put(int{places[i]}, i);
 }
 
-// Lists the marked items and, if these are too few, items at the bound. Each warp takes one group at a time.
+// Each warp takes one group at a time.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) list_candidates(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
