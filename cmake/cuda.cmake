@@ -1,5 +1,4 @@
-# Decides MGPU_BUILD_CUDA from MGPU_CUDA (ON, OFF or AUTO; a CMake option, or an environment variable of that name). One
-# line says what was found, what is built and how to change it.
+# Decides MGPU_BUILD_CUDA from MGPU_CUDA (ON, OFF or AUTO; a CMake option, or an environment variable of that name).
 
 if(DEFINED ENV{MGPU_CUDA} AND NOT DEFINED MGPU_CUDA)
   set(MGPU_CUDA $ENV{MGPU_CUDA})
@@ -16,8 +15,7 @@ if(DEFINED ENV{MGPU_CUDA_ARCHITECTURES} AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES
   set(CMAKE_CUDA_ARCHITECTURES $ENV{MGPU_CUDA_ARCHITECTURES})
 endif()
 
-# Looks for nvcc in CUDACXX, CUDA_HOME, the path, the usual folder, and the package nvidia-cuda-nvcc of the found
-# Python.
+# Looks for nvcc also in the package nvidia-cuda-nvcc of the found Python.
 function(mgpu_find_nvcc)
   if(EXISTS "$ENV{CUDACXX}")
     set(MGPU_NVCC $ENV{CUDACXX} CACHE FILEPATH "The CUDA compiler")
@@ -98,9 +96,8 @@ endif()
 
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Real code for the common architectures, and PTX for the last one, which serves later GPUs. Code runs on later
-    # devices of its major version, so GPUs of 8.6 and 8.9 run the code for 8.0. Code for 8.6, or for 8.9, would add an
-    # eighth to a package. If the build finds such a GPU, it compiles for it.
+    # The PTX of the last architecture serves later GPUs. GPUs of 8.6 and 8.9 run the code for 8.0: code of their own
+    # would add an eighth each to a package. If the build finds such a GPU, it compiles for it.
     if(MGPU_KERNEL_PACKAGE)  # all architectures that nvcc knows
       execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
       foreach(architecture 75 80 90 100 120)

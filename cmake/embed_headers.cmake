@@ -1,4 +1,4 @@
-# Run by cmake -P. Writes a C++ source, OUTPUT, that has each of the HEADERS as a string, under its path from ROOT.
+# For cmake -P: writes a C++ source, OUTPUT, with each of the HEADERS as a string, under its path from ROOT.
 set(text "#include \"jit/embedded_headers.h\"\n\nnamespace mgpu::compiled {\n\n")
 set(list "")
 set(all "")

@@ -1,7 +1,6 @@
-# `pip install .` builds in an empty folder each time, although the libraries are the same for each Python, environment
-# and extra. So a clone keeps the libraries of its last build in build/kept, under a hash of all that they depend on. If
-# nothing has changed, the next build installs them (docs/notes/building.md has the times). To remove them, run
-# `rm -r build/kept`. Wheels for other machines are always compiled.
+# `pip install .` builds in an empty folder each time. So a clone keeps the libraries of its last build in build/kept,
+# under a hash of all that they depend on. If nothing has changed, the next build installs them. `rm -r build/kept`
+# removes them. Wheels for other machines are always compiled.
 
 set(MGPU_KEPT "")
 function(mgpu_hash_of_build result)

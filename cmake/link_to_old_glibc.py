@@ -2,12 +2,10 @@
 
     python cmake/link_to_old_glibc.py FOLDER 2.28 [aarch64]
 
-A library that is linked with this machine's glibc requires the newest versions of its symbols, so it runs only on
-systems with a glibc as new. But the newest glibc still has the older versions of each symbol. So FOLDER gets stubs of
-libc.so.6, libm.so.6 and others: libraries without code, which have this machine's symbols up to the given version. A
-library that is linked with the stubs requires only such versions. The linker rejects a symbol that came later, except
-for those in `LATER`, which libjax_mgpu_glibc.a defines. For aarch64, the cross compiler aarch64-linux-gnu-gcc makes the
-stubs from its own glibc.
+A library that is linked with this machine's glibc requires the newest versions of its symbols. So FOLDER gets stubs of
+libc.so.6, libm.so.6 and others: libraries without code, which have this machine's symbols up to the given version. The
+linker rejects a symbol that came later, except for those in `LATER`, which libjax_mgpu_glibc.a defines. For aarch64,
+the cross compiler aarch64-linux-gnu-gcc makes the stubs from its own glibc.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # Builds the module that opens the libraries of kernels for Python, with nanobind. It uses Python's stable ABI from 3.12
-# on. Unlike the libraries, it is not kept between builds, because each Python has its own; it compiles in seconds.
+# on. It is not kept between builds, because each Python has its own.
 
 if(MGPU_KERNEL_PACKAGE)
   return()
@@ -20,8 +20,7 @@ list(FILTER libraries INCLUDE REGEX "^nanobind")
 set_target_properties(${libraries} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
 target_include_directories(_kernels PRIVATE ffi)
 target_link_libraries(_kernels PRIVATE ${CMAKE_DL_LIBS})
-# The module exports nothing of the libraries that are linked into it (in wheels also the C++ runtime), so the linker
-# leaves out the parts that it does not need.
+# The module exports nothing of the libraries that are linked into it, so the linker leaves out unused parts.
 target_link_options(_kernels PRIVATE ${MGPU_LINK_OPTIONS} -Wl,--exclude-libs,ALL)
 if(SKBUILD)
   install(TARGETS _kernels LIBRARY DESTINATION jax_mgpu)

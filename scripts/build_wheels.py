@@ -7,16 +7,13 @@
     python scripts/build_wheels.py --wheels base --machine aarch64   # cross-compile; the wheel is not tested
 
 `base` is jax_mgpu with the CPU kernels, one wheel per Python of --pythons. Its module uses Python's stable ABI from
-3.12 on, so a release needs only 3.11, 3.12 and a free-threaded Python. `cuda13` and `cuda12` are the packages of CUDA
-kernels that its extras require. One wheel of each serves every Python, because the libraries do not use Python. The
-script needs Linux on x86_64, g++, Python's headers, and access to PyPI; wheels for aarch64 need g++-aarch64-linux-gnu.
-The libraries need glibc 2.28, whatever this machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI
-has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds only ptxas and libnvvm), so --nvcc12 names an nvcc of 12.4 or later. With
---work, a second run compiles only what changed.
+3.12 on, so a release needs only 3.11, 3.12 and a free-threaded Python. `cuda13` and `cuda12` are packages of CUDA
+kernels, of which one wheel serves every Python. The script needs Linux on x86_64, g++, Python's headers, and access to
+PyPI; wheels for aarch64 need g++-aarch64-linux-gnu. nvcc 13 comes from PyPI, which has no nvcc 12, so --nvcc12 names an
+nvcc of 12.4 or later. With --work, a second run compiles only what changed.
 
-Build tools are installed by hash from wheels/requirements.txt and wheels/cuda13/requirements.txt. Each file begins with
-the command that makes it from its requirements.in. Files in wheels have the time of the commit, or that of
-SOURCE_DATE_EPOCH.
+Build tools are installed by hash from wheels/requirements.txt and wheels/cuda13/requirements.txt. Files in wheels have
+the time of the commit, or that of SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     python scripts/changed_kernels.py ../before/jax_mgpu/libjax_mgpu_cuda.so jax_mgpu/libjax_mgpu_cuda.so
 
-Kernels are compared instruction by instruction. Benchmark cases with unchanged kernels need no second run on a device.
 Both libraries must be built by the same compiler for the same architecture. The script needs cuobjdump, from the CUDA
-toolkit or the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it. A library takes a minute.
+toolkit or the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     python scripts/compare.py ../before .
     python scripts/compare.py benchmarks/results/h200.csv .       # with times saved on the same kind of device
 
-Each tree runs its own cases with its own kernels, family by family, in turns with the other tree. A case that is
-slower by more than --limit is measured again in both trees, in turns, and fails if its smallest median is still slower.
-A file of saved times (benchmarks/summary.py) can replace the old tree. With --saved, cases are first compared with such
-a file, and only cases that seem slower are measured in both trees.
+Each tree runs its own cases with its own kernels, in turns with the other tree. A case that is slower by more than
+--limit is measured again in both trees, and fails if its smallest median is still slower. A file of saved times
+(benchmarks/summary.py) can replace the old tree. With --saved, only cases that seem slower than such a file says are
+measured in both trees.
 """
 
 from __future__ import annotations

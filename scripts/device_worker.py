@@ -1,7 +1,6 @@
 """A plugin for pytest-xdist: gives each worker a GPU, and replaces a worker that lost its device.
 
-After an illegal address or a failed launch, every later call in the process fails too, and would hide which test was at
-fault.
+After an illegal address or a failed launch, every later call in the process fails too.
 """
 
 from __future__ import annotations

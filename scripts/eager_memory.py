@@ -1,7 +1,7 @@
 """Checks calls outside of `jit` for memory leaks, by the size of the process in 10^4 calls of each of ten functions.
 
-The calls pass NumPy's 64-bit arrays, changing numbers, batches, derivatives, and functions that are made anew for each
-call. New functions compile each time, so there are fewer such calls. `python scripts/eager_memory.py [--calls 10000]`
+The calls pass NumPy's 64-bit arrays, changing numbers, batches, derivatives, and new functions, which compile each
+time. `python scripts/eager_memory.py [--calls 10000]`
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ Each pair of versions gets a fresh virtual environment, in which all tests that 
     python scripts/jax_matrix.py --pythons python3.12 python3.14t --versions newest
     python scripts/jax_matrix.py --versions 0.10.1 -- -k sort     # arguments after -- go to pytest
 
-Newer versions of JAX need newer versions of Python. `newest` is the newest version that a Python can install, and
-`nightly` is last night's build from JAX's own index.
+`newest` is the newest version that a Python can install, and `nightly` is last night's build from JAX's own index.
 """
 
 from __future__ import annotations

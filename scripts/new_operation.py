@@ -2,9 +2,8 @@
 
     python scripts/new_operation.py rotate
 
-The skeleton builds and passes its tests; its function returns the items of `x` unchanged. Turn it into the operation,
-beginning with its test. The skeleton consists of 8 new files and of lines in 3 others. CONTRIBUTING.md, "Add an
-operation", says what belongs in each. Add benchmarks and a line in the changelog once the operation works.
+The skeleton builds and passes its tests; its function returns the items of `x` unchanged. CONTRIBUTING.md, "Add an
+operation", says what belongs in each of its files.
 """
 
 from __future__ import annotations

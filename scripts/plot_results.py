@@ -2,8 +2,7 @@
 
     PYTHONPATH=. python scripts/plot_results.py
 
-The rows were chosen by their tasks, not by which side is faster. If XLA has several methods for a row, the fastest one
-counts. The benchmarks page of the documentation has all rows.
+If XLA has several methods for a row, the fastest one counts. The benchmarks page of the documentation has all rows.
 """
 
 from __future__ import annotations

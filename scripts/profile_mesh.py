@@ -3,8 +3,8 @@
     python scripts/profile_mesh.py --scale 0.5 --match scan partition
 
 The operations are the rows of `python -m benchmarks --mesh`. A row's time is from the beginning of its first event to
-the end of its last one; `busy` is the time in which some stream of the GPU worked. Command buffers are off, because the
-profiler would show the kernels of a graph as one event. So short programs have longer gaps than in the benchmark.
+the end of its last one; `busy` is the time in which some stream of the GPU worked. Command buffers are off, so short
+programs have longer gaps than in the benchmark.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 PYTHONPATH=. python scripts/ways.py    # writes them into the page
 
 It traces the tests' examples of each function. If an example binds an operation, the files of the calls that led there
-are its path in Python. In C++, the plan follows, if the operation has one, and then the launch and the kernels. If a
-function binds several operations, the table has the one with its name, or the one with the fewest files.
+are its path in Python. In C++, the plan, the launch and the kernels follow. If a function binds several operations, the
+table has the one with its name, or the one with the fewest files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- scripts/ways.py writes this table -->\n", "<!-- end -->\n"
 MAX_FILES = 7
-# Files that the calls of all functions pass.
 COMMON = {"core/eager.py", "core/compat.py", "core/operation.py", "arguments/renamed.py"}
 
 Way = tuple[str, ...]
