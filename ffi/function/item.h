@@ -42,14 +42,14 @@ struct ItemShape {
   int widest;  // bytes of an item in the array of its widest leaf
   int packed;  // bytes of an item in all of its arrays
 
-  // At most 16 bytes of the widest leaf, and 64 in all.
+  // A thread loads at most 16 bytes of the widest leaf at a time, and 64 in all.
   MGPU_HOST_DEVICE constexpr int vector() const {
     int items = 1;
     while (2 * items * widest <= 16 && 2 * items * size <= 64) items *= 2;
     return items;
   }
   MGPU_HOST_DEVICE constexpr int rows() const { return clamp(64 / (vector() * packed), 1, 4); }
-  // The thread keeps their states in registers.
+  // The vectors of a thread that keeps their states in registers.
   MGPU_HOST_DEVICE constexpr int segment_rows(int64_t state_bytes) const {
     return maximum(static_cast<int>(64 / (vector() * state_bytes)), 1);
   }

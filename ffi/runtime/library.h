@@ -52,7 +52,7 @@ struct TileSizesEntry {
   List<int64_t> sizes;
 };
 
-// Every device grants less without a request.
+// The kernel needs more shared memory than every device grants without a request.
 struct KernelShapeEntry {
   int64_t bytes;        // the shared memory that a block takes
   int64_t least_limit;  // the shared memory that a device must grant for the shape to be chosen

@@ -154,7 +154,7 @@ struct LookBackRead {
   __device__ __forceinline__ bool is_mine() const { return static_cast<int>(threadIdx.x % kWarp) < before; }
 };
 
-// Waits for no load.
+// Issues all loads at once, and waits for none.
 template <typename Value>
 __device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, int64_t tiles, int64_t tile) {
   LoadedSums<Value> loaded;

@@ -34,13 +34,13 @@ __device__ __forceinline__ Value choose(bool first, const Value& a, const Value&
   }
 }
 
-// Undefined in the lowest lanes.
+// The result is undefined in the lowest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_up(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_up_sync(0xffffffffu, word, distance); });
 }
 
-// Undefined in the highest lanes.
+// The result is undefined in the highest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_down(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_down_sync(0xffffffffu, word, distance); });

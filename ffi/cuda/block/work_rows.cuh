@@ -40,7 +40,7 @@ struct ShortWork {
   MGPU_HOST_DEVICE bool is_shared() const { return pitch == 0 && work.drift == 0; }
 };
 
-// The tile begins with the row, so that move_rows takes it.
+// An output of a short row, as move_rows takes it: the tile begins with the row.
 struct RowOutput {
   WorkRowOf<const int*, int> row;
   int64_t problem;

@@ -52,7 +52,6 @@ struct RegionOrder {
   int32_t* is_mixed = nullptr;      // whether some interval has no item or several, or a region would get too many
   void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
 
-  // Nothing is left to do.
   MGPU_HOST_DEVICE bool is_done() const { return is_mixed && *is_mixed == 0; }
 };
 
@@ -97,7 +96,7 @@ struct IntervalMoveOperands {
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;
   }
 
-  // Then each interval may have one item.
+  // Each interval may then have one item.
   bool has_as_many() const { return work.objects == work.size; }
 
   // Then a region has room for all its positions.

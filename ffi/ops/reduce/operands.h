@@ -43,7 +43,7 @@ struct SegmentEnds {
     return row * segments.length + (i == segments.heads_count ? live : minimum(segments.row_head(row, i), live));
   }
 
-  // -1 if end j closes no result.
+  // Returns -1 if end j closes no result.
   MGPU_HOST_DEVICE int64_t entry(int64_t j) const {
     const int64_t row = this->row(j);
     const int64_t i = j - row * per_row();

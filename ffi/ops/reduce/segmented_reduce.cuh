@@ -189,7 +189,7 @@ struct LoadedRuns {
   __device__ __forceinline__ void items(int row, States& states) const {
     extract_run(op, places, row, vectors, states);
   }
-  // One past all places if the lane has no end.
+  // Returns one past all places if the lane has no end.
   __device__ __forceinline__ int place_of_end(const SegmentEnds& ends, const TileUnits& units) const {
     const int lane = threadIdx.x % kWarp;
     int own_place = places.lead;

@@ -100,7 +100,7 @@ struct Softmax {
     return clamp<int64_t>(head / tiling.tile_rows, 0, maximum<int64_t>(tile - 1, 0));
   }
 
-  // A factor of the exponential, or a term of the logarithm.
+  // A segment's scale is a factor of the exponential, or a term of the logarithm.
   __device__ __forceinline__ Float scale_of(Float sum) const {
     return rule == SoftmaxRule::kLogSoftmax ? logarithm(sum) : reciprocal(sum);
   }
@@ -122,7 +122,7 @@ struct Softmax {
 template <typename Float>
 struct Exchange {
   unsigned heads[kWarps];  // for each warp, the lanes whose rows have a head
-  // By column, the state since the last head of each warp's rows.
+  // By column, each warp's state since its last head.
   Float open[kWarps][kWarp];
   // The total of the segment that ends at each thread's first head; then the totals of the segments open at the tile's
   // end.

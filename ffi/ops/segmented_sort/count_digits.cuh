@@ -148,7 +148,7 @@ struct CountedPart {
   int number;  // of the segment that holds `at`
   DigitSegment segment;
 
-  // Slots of the segment's tiles.
+  // The first slot of the segment's tiles, the number of these slots, and which of them are in the part.
   __device__ int64_t first() const { return segment.first_tile * P::kTile; }
   __device__ int64_t room() const { return ceil_div<int64_t>(segment.size, P::kTile) * P::kTile; }
   __device__ int64_t begin() const { return at - first(); }

@@ -95,7 +95,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   __device__ DigitPasses row_passes(int64_t row) const { return {passes[row]}; }
 
   __device__ __forceinline__ int64_t row_word_tiles() const { return row_tiles - kSavesMemory; }
-  // [places, kDigits], if memory is saved.
+  // A row's starts, [places, kDigits], if memory is saved.
   __device__ __forceinline__ Offset* row_starts(int64_t row) const {
     const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
     return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));

@@ -51,7 +51,7 @@ struct PieceSource {
   }
 };
 
-// One thread per code.
+// Each thread loads one code.
 template <typename Word>
 __device__ void load_edges(const MergePiece& piece, const Word* keys, Word* codes) {
   constexpr int kItems = kChunkBytes / sizeof(Word);

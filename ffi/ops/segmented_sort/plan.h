@@ -105,7 +105,7 @@ constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
 constexpr int kPhaseRounds = 2;
 constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 
-// Positions are in a row.
+// Runs to merge in a round of a phase, as positions in a row.
 struct RunGroup {
   MergeGroup<int64_t> runs;
   int64_t row_begin;

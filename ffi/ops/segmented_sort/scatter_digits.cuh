@@ -269,7 +269,7 @@ class DigitScatter {
     for (int i = 0; i < kItems; ++i) atomicAdd(counts + digit<kWhole>(problem_.order, i, place(), tile.size), 1u);
   }
 
-  // Also turns the warps' counts into places in the tile. One thread per digit calls it.
+  // Publishes the tile's count of a digit, and turns the warps' counts into places. One thread per digit calls it.
   template <bool kWhole>
   __device__ __forceinline__ DigitColumn publish(const PassTile& tile) {
     const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};

@@ -83,7 +83,7 @@ struct TileKeys {
 
 constexpr int kPipelineThreads = kPipelineWorkers + kWarp;
 
-// A pair of runs counts as a row.
+// The ends of the live items of A and of B in the tile's row, or in its pair of runs.
 struct PipelineTile : MergeTile {
   int64_t a_end;
   int64_t b_end;
@@ -100,7 +100,7 @@ struct PipelineTiles {
 
   __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
   __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
-  // For A without runs.
+  // A has no runs.
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
   // Past the last tile, the size is negative.

@@ -172,7 +172,7 @@ __device__ __forceinline__ unsigned merge_matches(const MergeTile& tile, const K
   });
 }
 
-// For entries that cannot be copied in bulk.
+// These entries cannot be copied in bulk.
 __device__ __forceinline__ void store_matches(const SortedMatchOperands::Side& side, const int32_t* index,
                                               const bool* match, int64_t first, int64_t count, int64_t base) {
   match += place_in_line(side.match, first);

@@ -30,7 +30,7 @@ struct SortedSearchOperands {
   // about 5 sectors of 32 bytes that the searches for neighbouring needles do not read.
   bool prefers_binary_search() const { return needles().length * 64 <= haystack().length; }
 
-  // -1 if the needle is dead.
+  // Returns -1 if the needle is dead.
   template <typename Order>
   MGPU_HOST_DEVICE int64_t search(const Order& order, int64_t row, int64_t i, const typename Order::Word* needles,
                                   const typename Order::Word* haystack) const {

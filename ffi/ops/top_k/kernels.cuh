@@ -46,7 +46,7 @@ struct TopKShared {
   int first_waiting;  // the place that the first waiting item would take
 };
 
-// Is true for all items within a bound, and for few others.
+// A filter is true for all items within a bound, and for few others.
 template <typename Order>
 struct Filter {
   using Word = typename Order::Word;
@@ -318,7 +318,8 @@ class BlockBest {
         [=](const Digits& known) { return known.matching - known.rank <= spare; });
   }
 
-  // Of the items whose leading digits are the known ones, keeps those up to a position.
+  // Keeps the items whose leading digits are below the known ones and, of those with the known digits, the ones up to a
+  // position.
   __device__ void drop(const Digits& known, uint32_t last_position) {
     const int lane = threadIdx.x % kWarp;
     const Word last = static_cast<Word>(known.prefix >> known.shift);

@@ -55,7 +55,7 @@ struct TopKOperands::Levels {
   int64_t parts[kMaxLevels];  // blocks of a row: 1 in the last level
 };
 
-// One list per row, in two alternating buffers, and the length of each list, level by level.
+// The items that levels keep: one list per row, in two alternating buffers, and the length of each list.
 struct TopKOperands::Kept {
   void* codes;
   uint32_t* positions;
