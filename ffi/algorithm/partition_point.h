@@ -19,7 +19,7 @@ MGPU_HOST_DEVICE Index partition_point(Index begin, Index end, Predicate before)
   return begin;
 }
 
-// It is fast if the answer is near `begin`: it takes a few single steps, then doubling strides.
+// A partition_point that is fast if the answer is near `begin`: a few single steps, then doubling strides.
 template <typename Index, typename Predicate>
 MGPU_HOST_DEVICE Index galloping_partition_point(Index begin, Index end, Predicate before) {
   Index stride = 1;
@@ -31,8 +31,8 @@ MGPU_HOST_DEVICE Index galloping_partition_point(Index begin, Index end, Predica
   return partition_point(begin, end, before);
 }
 
-// It is fast if the answer is near `end`: it looks back in steps that grow eightfold. `find(begin, end, before)` is a
-// partition_point.
+// A partition_point that is fast if the answer is near `end`: it looks back in steps that grow eightfold.
+// `find(begin, end, before)` is a partition_point.
 template <typename Index, typename Predicate, typename Find>
 MGPU_HOST_DEVICE Index partition_point_near_end(Index begin, Index end, Predicate before, Find find) {
   for (Index step = 1; begin < end; step = minimum(8 * step, end - begin)) {
