@@ -25,7 +25,7 @@ struct BucketSide {
   const int32_t* bounds;  // where each bucket begins, and where the last one ends
   int64_t length;
 
-  // They are inside the table for any bounds.
+  // The positions of a bucket, which are inside the table for any bounds.
   MGPU_HOST_DEVICE Range<int64_t> bucket(int64_t number) const {
     const int64_t begin = clamp<int64_t>(bounds[number], 0, length);
     return {begin, clamp<int64_t>(bounds[number + 1], begin, length)};

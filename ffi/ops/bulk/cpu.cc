@@ -22,7 +22,7 @@ void run_bulk(const BulkOperands& operands, cpu::RowMover<kBytes> rows, cpu::Exe
                               if (inserts && object >= row.first && row.start(object) == run.begin) {
                                 rows.copy(out, run.begin++, values, object, 1);
                               }
-                              // `object - first + 1` items were removed or inserted before this run
+                              // `object - first + 1` items were removed or inserted before this run.
                               const int64_t source = run.begin - row.drift * (object - row.first + 1);
                               const int64_t begin = clamp<int64_t>(-source, 0, run.size());
                               const int64_t end = clamp<int64_t>(operands.x.count - source, begin, run.size());

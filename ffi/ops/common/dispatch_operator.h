@@ -100,7 +100,7 @@ void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, V
   }
 }
 
-// The sum of elements that are multiplied by weights. They are floats, or integers of 32 or 64 bits: callers widen
+// The sum of elements that are multiplied by weights. Elements are floats, or integers of 32 or 64 bits: callers widen
 // narrower integers.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {

@@ -15,7 +15,7 @@ namespace {
 
 using cpu::kCountBinsPart;
 
-// An item is the number of its bin, or of no bin.
+// An item is the number of its bin; -1 stands for no bin.
 template <typename Item>
 struct NumberedBins {
   int64_t bins;

@@ -99,7 +99,7 @@ struct IntervalMoveOperands {
   // Each interval may then have one item.
   bool has_as_many() const { return work.objects == work.size; }
 
-  // Then a region has room for all its positions.
+  // Intervals are put in the order of regions, and a region has room for all its positions.
   bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }
 
   // The length that each interval has if all are equally long; 0 if they cannot be, or there are no kernels for it.
@@ -134,7 +134,7 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMaxSweeps) : 1;
   }
 
-  // Whether some intervals of each tile have another length, for a gather with sweeps.
+  // A gather with sweeps has a flag for each tile: whether some of its intervals have another length.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 

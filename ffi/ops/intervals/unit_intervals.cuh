@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   }
 }
 
-// These tiles, which the sweeps have left out, have more outputs, which takes fewer searches for objects.
+// Gathers the tiles that the sweeps have left out. Its own tiles have more outputs, which takes fewer searches.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_mixed_tiles(const __grid_constant__ WorkList work, const __grid_constant__ Route route,

@@ -198,7 +198,7 @@ class Tile {
     }
   }
 
-  // The tile's first such item goes to `slot` of the row's list.
+  // Records the thread's items of B without a partner; the tile's first goes to `slot` of the row's list.
   __device__ void list_unmatched(int64_t slot) const {
     const int64_t length = problem_.tiles.pair.b.length;
     int64_t listed = slot + before_.unmatched();

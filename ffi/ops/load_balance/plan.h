@@ -16,7 +16,7 @@ constexpr int work_items(int64_t row_bytes, int word_bytes) {
   if (row_bytes <= word_bytes) return kWordItems;
   return word_bytes == 16 && row_bytes >= kWideRowBytes ? kWideRowItems : kRowItems;
 }
-// The blocks that the registers of threads allow if each makes one word of `word_bytes` bytes at a time.
+// Blocks per multiprocessor, as many as registers allow: a thread makes one word of `word_bytes` bytes at a time.
 constexpr int work_blocks(int word_bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return 4;

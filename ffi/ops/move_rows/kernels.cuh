@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   const Word fill = route_fill<Word>(route, tile.problem);
   for (int64_t column = int64_t{blockIdx.y} * kColumns; column < row_words; column += int64_t{gridDim.y} * kColumns) {
     const int columns = static_cast<int>(minimum<int64_t>(kColumns, row_words - column));
-    // i / columns as a product: exact, because i * columns < 2^18
+    // i / columns as a product, which is exact because i * columns < 2^18.
     static_assert(Tile::kTile * kColumns * kColumns <= 1 << 18);
     const unsigned reciprocal = ((1u << 18) + columns - 1) / columns;
     const auto move_of = [&](int i) {

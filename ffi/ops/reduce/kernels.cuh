@@ -197,8 +197,8 @@ constexpr int kPacks = 2;
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 
-// Rows without dead items, of whole vectors or of a half or a quarter of a vector. Loading parameters and computing
-// addresses takes most of the time of their kernels, which have few of both.
+// Rows without dead items, of whole vectors or of a half or a quarter of a vector. Their kernels spend most time on
+// loading parameters and on computing addresses, so they have few of both.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;

@@ -33,7 +33,7 @@ struct SegmentTiling {
 
   int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }
 
-  // The number of items before each tile, and the states of the tile's first and last segments. The latter also has a
+  // The number of items before each tile, and the states of the tile's first and last segments. The last one also has a
   // flag that says whether there is an end in the tile.
   struct Scratch {
     int64_t* items_before;

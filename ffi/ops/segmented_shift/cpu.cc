@@ -1,4 +1,4 @@
-// The rows that stay within a segment are one copy.
+// The rows of a segment that stay within it are one copy.
 #include "ops/move_rows/cpu.h"
 
 #include "ops/segmented_shift/operands.h"
@@ -17,7 +17,7 @@ void run(const SegmentedShiftOperands& operands, cpu::RowMover<kBytes> rows, cpu
                             const std::vector<char> fill = cpu::fill_row(operands.fill, problem, rows.width());
                             const int64_t by = operands.distance(problem);
                             for_each_run(row, {outputs.begin, live_end}, [&](int64_t segment, Range<int64_t> run) {
-                              // [first, last): the segment's rows; [begin, end): where they go in the run
+                              // [first, last): the segment's rows; [begin, end): where they go in the run.
                               const bool is_last = segment + 1 >= row.objects;
                               const int64_t first =
                                   segment < row.first ? row.total : maximum<int64_t>(row.start(segment), 0);

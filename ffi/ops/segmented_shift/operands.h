@@ -20,7 +20,7 @@ struct SegmentedShiftOperands {
   explicit SegmentedShiftOperands(const Call& call);
   WorkTiles layout(Workspace& workspace) const;
 
-  // Clamped to just past all rows of a problem.
+  // The distance is clamped to just past all rows of a problem.
   MGPU_HOST_DEVICE int64_t distance(int64_t problem) const {
     return clamp<int64_t>(by[problem * by_stride], -work.size, work.size);
   }

@@ -94,7 +94,7 @@ struct Softmax {
     const int64_t row = segments.row(position);
     return position - row * segments.length < segments.live(row);
   }
-  // The tile in which the segment starts that is open at a tile's start.
+  // The tile in which the segment that is open at a tile's start begins.
   __device__ __forceinline__ int64_t owner(int64_t tile) const {
     const int64_t head = restarts.flat_head(maximum<int64_t>(listed[tile] - 1, 0));
     return clamp<int64_t>(head / tiling.tile_rows, 0, maximum<int64_t>(tile - 1, 0));
@@ -338,7 +338,7 @@ struct Share {
   __device__ __forceinline__ StagedTile<Element> stage(void* shared) const {
     return {task, static_cast<Float*>(shared), size * static_cast<int>(task.tiling.width)};
   }
-  // Without staged items, the slots have room for as many numbers.
+  // If the tile is not staged, the slots only have room for the thread's numbers.
   template <bool kStaged>
   __device__ __forceinline__ Slots<Float> slots(const StagedTile<Element>& stage) const {
     if constexpr (kStaged) {
