@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
 }
 
 // A route that gathers, scatters or does both. Distances from outputs to rows wrap. They are uint32_t if that
-// distinguishes valid rows from invalid ones, and starts have the same width. A kernel never reads starts by a width that
-// it learns at run time: such reads went outside of arrays (docs/notes/reliability.md).
+// distinguishes valid rows from invalid ones, and starts have the same width. A kernel never reads starts by a width
+// that it learns at run time: such reads went outside of arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;

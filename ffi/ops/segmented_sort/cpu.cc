@@ -81,7 +81,7 @@ class SegmentedSort {
     return rounds;
   }
 
-  // The buckets in `to` are then separate segments.
+  // Distributes segments of many tiles to buckets in `to`, which are then separate segments.
   void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
     for (const auto& segment : crossing) {
       const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
@@ -175,8 +175,7 @@ class SegmentedSort {
     return {begin, end};
   }
 
-  // The result has, for each tile, the items of the first run of its pair that come before the tile in this round's
-  // output.
+  // Returns for each tile how many items of the first run of its pair come before the tile in this round's output.
   std::vector<int64_t> split_runs(Executor& executor, int round, const std::vector<Range<int64_t>>& crossing,
                                   const Buffer (&buffers)[2]) const {
     std::vector<int64_t> splits(tiles_);

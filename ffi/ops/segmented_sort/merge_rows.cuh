@@ -55,7 +55,7 @@ __device__ void merge_short_groups(const P& problem) {
   }
 }
 
-// In the first round of a phase, it merges the short groups first.
+// In the first round of a phase, short groups are merged first.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
   wait_for_last_kernel();

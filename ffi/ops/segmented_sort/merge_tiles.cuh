@@ -18,7 +18,8 @@ struct MergeShared {
   MergePlan plans[kPlanSlots];
 };
 
-// Most tiles are whole, and need no comparison.
+// Calls visit(i) for each of a thread's strided positions in [begin, end). Most tiles are whole, and need no
+// comparison.
 template <TileShape kShape, typename Visit>
 __device__ void for_strided(int begin, int end, Visit visit) {
   if (begin == 0 && end == kShape.threads * kShape.items) {

@@ -46,7 +46,7 @@ constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) 
   return (is_narrow || (key_width == 8 && has_payload) ? 64 : 99) << 10;
 }
 
-// A power of two of warps has room for the row's items.
+// The threads of a row: a power of two of warps, with room for the row's items.
 MGPU_HOST_DEVICE constexpr int packed_row_threads(int64_t length, TileShape cell) {
   constexpr int kWarp = 32;
   return kWarp << ceil_log2(ceil_div<int64_t>(length, kWarp * cell.items));
@@ -101,7 +101,7 @@ constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
 
 // ---- Data that the kernels pass on.
 
-// The sort of nearly sorted rows merges in phases of kPhaseRounds rounds, which sort groups of cells.
+// The sort of nearly sorted rows merges in phases of kPhaseRounds rounds, which sort groups of kGroupCells cells.
 constexpr int kPhaseRounds = 2;
 constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 
@@ -256,7 +256,7 @@ class SortPlan {
   bool has_few_digit_items() const;
   int digit_tile() const;
   bool packs_large_cells() const;
-  // INT64_MAX if no segments are left to the kernels of radix sorts.
+  // Returns INT64_MAX if no segments are left to the kernels of radix sorts.
   int64_t min_long_segment() const;
 
   SortScratch layout(Workspace& workspace) const;

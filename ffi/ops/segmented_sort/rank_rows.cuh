@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
     if constexpr (P::kHasPayload) payload[i] = from.payload[row.begin + group_begin + position];
     mine[i] = order.rank(code[i]);
   }
-  // As positions in the group, the place of each item in the other runs. An empty window is replaced by one at the
+  // The place of each item in the other runs, as positions in the group. An empty window is replaced by one at the
   // warp's own items, so that every load is of a live item.
   int at[kOthers][kItems], high[kOthers];
   Word limit[kOthers][kItems];  // codes below it come before the item

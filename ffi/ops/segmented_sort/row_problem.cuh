@@ -33,7 +33,7 @@ struct Entries<Order, true> {
 // One warp merges a group of runs of at most this many items. A block would wait at its barriers.
 constexpr int kShortItems = 256;
 
-// Outputs [first, first + size) of a group of runs are positions in a row.
+// A block's merge in a round gives outputs [first, first + size) of a group of runs. Positions are in the row.
 struct RowMerge {
   MergeGroup<int64_t> group;
   int64_t row_begin;
@@ -125,7 +125,7 @@ struct RowProblem {
   }
 };
 
-// One thread sees a cell of several rows.
+// A cell of several rows, as one thread sees it.
 class PackedCell {
  public:
   __device__ PackedCell(int64_t row, int thread, int threads) : row_(row), thread_(thread), threads_(threads) {}
