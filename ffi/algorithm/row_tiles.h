@@ -43,14 +43,14 @@ struct RowTiles {
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
-  // The items of each of the threads that share `items` items. odd_share is odd if more than four threads share a row,
-  // so that these access different banks of shared memory.
+  // The items of a thread if the threads of a row share `items` items. odd_share is odd if more than four threads share
+  // a row, so that these access different banks of shared memory.
   int share(int64_t items) const { return static_cast<int>(ceil_div<int64_t>(items, lanes.divisor)); }
   int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
 };
 
-// In items, from row to row of shared memory: odd, so that threads of neighbouring rows access different banks, or 0 if
-// all rows share the same items.
+// The distance, in items, from row to row of shared memory: odd, so that threads of neighbouring rows access different
+// banks, or 0 if all rows share the same items.
 constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
 constexpr int shared_room(int64_t length, int pitch, int rows) {
   constexpr int kAlign = 16;  // in items, so that the memory after the rows begins at a multiple of 16 bytes

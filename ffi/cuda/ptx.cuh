@@ -198,8 +198,8 @@ __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
                : "r"(static_cast<int>(in_b)), "n"(kBytes));
 }
 
-// Advances B or A, and loads the next head: 8 instructions instead of the compiler's 13, which renames both heads and
-// both addresses and joins them again by four moves.
+// Advances B or A, and loads the next head, in 8 instructions. The compiler would take 13: it renames both heads and
+// both addresses, and joins them again by four moves.
 template <typename Word>
 __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& b_key) {
   if constexpr (sizeof(Word) == 4) {

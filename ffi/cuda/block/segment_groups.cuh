@@ -15,9 +15,9 @@ MGPU_HOST_DEVICE int log_group_lanes(const SegmentBounds& bounds, int items) {
 }
 
 // Calls visit(segment, lanes, exists) once with the segments of all groups of a warp. Then it calls it with each
-// segment that is too long for its group, with room for kItems items per lane; the whole warp takes such a segment. In
-// the first call, a group without a segment that fits has an empty one that does not exist. All lanes of the warp call
-// this.
+// segment that is too long for its group, which has room for kItems items per lane; the whole warp takes such a
+// segment. In the first call, a group without a segment that fits has an empty one that does not exist. All lanes of
+// the warp call this.
 template <int kItems, typename Visit>
 __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool exists, int lanes, Visit visit) {
   const bool is_longer = segment.size > lanes * kItems;

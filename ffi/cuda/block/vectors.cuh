@@ -58,7 +58,7 @@ __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// It takes its items in the order of their offsets from `begin`.
+// A thread's part of a reduction takes its items in the order of their offsets from `begin`.
 template <typename Operator>
 class Gathered {
  public:

@@ -22,7 +22,7 @@ struct KernelShapes {
 };
 using KernelShapeList = std::vector<KernelShapes>;
 
-// They use `call` only for errors.
+// These functions use `call` only for errors.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_hash_groups_shapes(const Call& call, KernelShapeList& list);
