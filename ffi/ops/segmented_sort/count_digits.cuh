@@ -145,7 +145,7 @@ template <typename P>
 struct CountedPart {
   int64_t at;
   int64_t limit;
-  int number;  // of the segment that holds `at`
+  int number;  // the number of the segment that has `at`
   DigitSegment segment;
 
   // The first slot of the segment's tiles, the number of these slots, and which of them are in the part.

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) connect_tiles(int64_t total, int64_t
                                                           TileDescriptor* descriptors, int64_t min_long, int* rounds) {
   start_next_kernel();
   __shared__ int64_t warps[kThreads / kWarp];
-  int64_t last = 0;  // to the left of this batch of tiles
+  int64_t last = 0;  // the last head to the left of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
     const int64_t tile = base + threadIdx.x;
     const bool inside = tile < tiles;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) connect_tiles(int64_t total, int64_t
     last = maximum(last, heads.all);
     __syncthreads();
   }
-  int64_t next = total;  // to the right of this batch of tiles
+  int64_t next = total;  // the first head to the right of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
     const int64_t tile = tiles - 1 - base - threadIdx.x;
     const bool inside = tile >= 0;
