@@ -30,7 +30,7 @@ from jax_mgpu._src.core.compat import ffi_api_version, jaxlib_version
 
 MAX_LINES = 150_000
 SHOWN_ROWS = 3
-SCREEN = 80  # columns
+SCREEN = 80
 DEFAULT_PLOT = pathlib.Path("jax_mgpu_benchmark.png")
 SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # --info prints variables with these prefixes
 TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def item_count(text: str) -> int:
-    """Parses --size."""
+    """Parses --size; raises unless it is a number of items that --benchmark can measure."""
     if not text.isdecimal() or not 1 <= int(text) <= benchmark.MAX_SIZE:
         raise argparse.ArgumentTypeError(f"expected a number from 1 to {benchmark.MAX_SIZE}, got {text}")
     return int(text)
@@ -125,7 +125,7 @@ def plot_file(text: str) -> pathlib.Path:
 
 
 def sort_and_report(data: Ragged) -> int:
-    """Returns 1 if a row is wrong."""
+    """Sorts the rows, checks them and compares times; returns 1 if a row is wrong."""
     lengths = np.diff(data.offsets)
     print(f"{data.what}:\n{lengths.size:,} rows of 0 to {lengths.max(initial=0):,} values, {data.values.size:,} in all")
 
@@ -198,7 +198,7 @@ def library_lines() -> Iterable[str]:
     """Yields up to MAX_LINES lines of the standard library's files, by name."""
     remaining = MAX_LINES
     for path in sorted(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-        if "site-packages" in path.parts or remaining <= 0 or not path.is_file():  # is_file: it may be a broken link
+        if "site-packages" in path.parts or remaining <= 0 or not path.is_file():  # a broken link is no file
             continue
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:remaining]
         remaining -= len(lines)

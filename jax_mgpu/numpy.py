@@ -67,7 +67,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *dir(_jnp)})
 
 
-# Sorts. From a few hundred items on, a CPU takes a fifth to a thirtieth of JAX's time.
+# Sorts on a CPU take a fifth to a thirtieth of JAX's time from a few hundred items on.
 SORTED = 256
 
 
@@ -199,7 +199,7 @@ SELECTED_ROW, SELECTED = 1024, 3
 def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
     """Returns a program that computes quantiles from items of two ranks, as JAX does; None if a sort is better.
 
-    `names` are arguments that it can serve. `whole` is 100 if `q` is in percent.
+    `names` are the arguments that it can serve. `whole` is 100 if `q` is in percent.
     """
     a, axis, keepdims = call.a, call.axis, call.keepdims
     axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -278,7 +278,7 @@ def cumprod(call: Call) -> Any:
     return call.with_kernels()
 
 
-# Selections. JAX's take a running sum and a scatter, or a sort.
+# Selections. JAX computes them by a running sum and a scatter, or by a sort.
 
 
 def _nonzero(call: Call) -> list[jax.Array]:
@@ -652,7 +652,7 @@ def unique_counts(call: Call) -> Any:
 
 
 def _are_alike(call: Call) -> bool:
-    """Whether both sides are arrays of one type, with items."""
+    """Whether both sides are arrays of one type that have items."""
     sides = call.ar1, call.ar2
     return (
         all(is_array(x) and x.size for x in sides)
@@ -757,7 +757,7 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# Up to so many test elements, comparing all pairs is faster.
+# For at most so many test elements, comparing all pairs is faster.
 FEW_TESTS = 128
 
 

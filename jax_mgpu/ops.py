@@ -34,7 +34,7 @@ DROPPING = None, "fill", "drop", jax.lax.GatherScatterMode.FILL_OR_DROP
 
 
 def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
-    """Returns a program that combines segments' rows, or None."""
+    """Returns a program that combines the rows of segments, or None."""
     data, ids, number = call.data, call.segment_ids, call.num_segments
     if call.bucket_size is not None or call.mode not in DROPPING or getattr(call, "out_sharding", None) is not None:
         return None
@@ -53,7 +53,7 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
     def now(call: Call) -> Any:
         if not is_array(call.segment_ids) or call.segment_ids.size == 0:
             return None
-        number = int(_np.max(call.segment_ids) + 1)  # in the ids' type, as in JAX
+        number = int(_np.max(call.segment_ids) + 1)  # as in JAX, the sum has the type of the ids
         return call.changed(num_segments=number).again(globals()[function])
 
     return "num_segments", now
@@ -250,7 +250,7 @@ def _of_items(x: jax.Array, segment_ids: jax.Array) -> jax.Array:
 
 
 def _items(data: jax.Array, segment_ids: jax.Array, *given: Any) -> jax.Array:
-    """Returns each segment's number of items, at least one, in the data's type."""
+    """Returns the number of items of each segment, at least one, in the type of the data."""
     ones = _jnp.ones(_np.shape(segment_ids), _jnp.result_type(data))
     counts = _jnp.maximum(segment_sum(ones, segment_ids, *given), _jnp.ones((), ones.dtype))
     return counts.reshape(counts.shape + (1,) * (_np.ndim(data) - 1))

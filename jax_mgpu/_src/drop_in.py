@@ -26,8 +26,8 @@ from jax_mgpu._src.ops.order_statistics import _order_statistics
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 
-MAX_COLUMNS = 8  # columns of keys, at most
-# As a minimum of items: kernels are never faster.
+MAX_COLUMNS = 8  # the most columns of keys that kernels sort by
+# As a minimum number of items, this means that kernels are never faster.
 NEVER = 1 << 62
 
 
@@ -40,7 +40,7 @@ class Signed:
         self.defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns operands and static arguments."""
+        """Returns arguments that are operands of a program, and static ones."""
         operands = {name: arguments[name] for name in self.operands if self._is_operand(arguments[name])}
         return operands, {name: value for name, value in arguments.items() if name not in operands}
 
@@ -51,7 +51,7 @@ class Signed:
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether it is an array, or a number that is no integer: a key cannot hold the bits of floats."""
+        """Whether this is an array, or a number that is no integer: a key cannot hold the bits of floats."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 
@@ -114,12 +114,12 @@ def like(
 
     Args:
       original: JAX's function.
-      operands: the array arguments. Kernels run only if the first is an array; others may be numbers.
-      min_items: the first operand's items from which kernels are faster on a CPU.
-      min_items_on_gpu: the same on a GPU, where starting kernels takes most of a small call.
+      operands: its arguments that are arrays. Kernels run only if the first one is an array; the others may be numbers.
+      min_items: the number of items of the first operand from which kernels are faster on a CPU.
+      min_items_on_gpu: the same on a GPU, where a small call takes as long as its kernels take to start.
       takes_sequence: whether the first operand may be a sequence.
-      measure: a number to compare with both minima instead.
-      unsized: the argument for the results' size, and the eager function if it is omitted.
+      measure: returns the number to compare with both minima, instead of the number of items.
+      unsized: the argument for the size of the results, and the function to run outside of `jit` if it is omitted.
     """
     signed = Signed(original, operands, takes_sequence)
     place = list(signed.defaults).index(operands[0])
@@ -132,7 +132,7 @@ def like(
             assert ours is not None
             forms = {"cpu": ours} if on_cpu else {}
             forms |= {"cuda": ours} if on_cuda else {}
-            with by_construction():  # results are truncated, as in JAX
+            with by_construction():  # as in JAX, results are truncated if `size` is too small
                 return platform_dependent(**forms, default=call.run)
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -193,7 +193,6 @@ def is_float(x: jax.Array | np.ndarray) -> bool:
 
 
 def _is_array_taken(x: object) -> bool:
-    """Whether it is an array that kernels support."""
     if isinstance(x, np.ndarray):
         return x.dtype.isnative and _is_taken(x)
     return isinstance(x, jax.Array) and not getattr(x, "weak_type", False) and not is_sharded(x) and _is_taken(x)
@@ -204,13 +203,13 @@ def _is_taken(x: jax.Array | np.ndarray) -> bool:
 
 
 def item_count(x: object) -> int:
-    """Returns the number of items; 0 if it is symbolic."""
+    """Returns the number of items of an array or a sequence of arrays; 0 if it is symbolic."""
     sizes = [getattr(leaf, "size", 0) for leaf in (x if isinstance(x, list | tuple) else [x])]
     return sum(size for size in sizes if isinstance(size, int))
 
 
 def _is_hashable(value: Any) -> bool:
-    """Whether options may be part of a key: floats may not, as zeros are equal, and NaN never is."""
+    """Whether options may be part of a key; floats may not, because zeros are equal, and NaNs never are."""
     if any(isinstance(part, float) for option in value for part in option):
         return False
     try:
@@ -230,7 +229,7 @@ def along(axis: int, function: Callable[..., Any], *operands: jax.Array) -> Any:
 
 
 def order_statistics(ranks: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that gives a vector's items of these ranks."""
+    """Returns a function that gives the items of a vector that a sort would put at these ranks."""
     return lambda x: _order_statistics(x=x, ranks=ranks)[0]
 
 
@@ -254,8 +253,6 @@ def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array
 
 
 def _scan(op: ScannedName) -> Callable[..., Any]:
-    """Returns the rule that scans by kernels."""
-
     def rule(parameters: Mapping[str, Any], x: jax.Array) -> list[jax.Array] | None:
         if not is_key(x) or x.size == 0:
             return None

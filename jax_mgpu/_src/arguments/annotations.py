@@ -21,11 +21,11 @@ OperatorName: TypeAlias = (
     ScannedName
     | Literal["var", "std", "count", "first", "last", "nunique", "median", "nansum", "nanmean", "nanmin", "nanmax"]
 )
-OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a name, or a pytree of names
-Integers: TypeAlias = ArrayLike | Sequence[int]  # integers as an array or a list
-Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
+OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a pytree of names
+Integers: TypeAlias = ArrayLike | Sequence[int]
+Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]
 Directions: TypeAlias = bool | tuple[bool, ...]
-PairFunction: TypeAlias = Callable[[Any, Any], Any]  # a function of two items, each a pytree
+PairFunction: TypeAlias = Callable[[Any, Any], Any]
 ItemFunction: TypeAlias = Callable[..., Any]  # a function of an item, or of an item and its position
 LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two items comes first
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]

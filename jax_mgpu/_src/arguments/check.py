@@ -61,7 +61,7 @@ def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None)
 
 def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.Array | np.ndarray:
     """Returns the host's value as an array, of the dtype that JAX gives it."""
-    if type(x) is np.ndarray and x.dtype in PLAIN_NUMBERS:  # a fast path for the most common arguments
+    if type(x) is np.ndarray and x.dtype in PLAIN_NUMBERS:
         return _fitting(operation, argument, x, limit)
     if type(x) is float:
         return np.asarray(x, jax.dtypes.canonicalize_dtype(np.float64))
@@ -104,7 +104,7 @@ def _numbers_instead(host: np.ndarray) -> str:
     """Says how to convert texts and times to numbers; empty for anything else."""
     not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
     if host.ndim == 0 or not (
-        host.dtype.kind in "USTmM"  # T is NumPy 2's type of strings of any length
+        host.dtype.kind in "USTmM"  # NumPy 2's strings of any length have the kind T
         or (host.dtype == object and any(isinstance(item, not_numbers) for item in host.flat))
     ):
         return ""
@@ -196,7 +196,7 @@ def index_vector(operation: str, argument: str, x: Pytree, limit: int) -> jax.Ar
 
 
 def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
-    """`index_vector` for any shape."""
+    """Returns positions of any shape; checks and converts them like `index_vector`."""
     return _as_index(operation, argument, as_array(operation, argument, x, limit), limit)
 
 
@@ -234,7 +234,7 @@ def static_flag(operation: str, argument: str, flag: Any) -> bool:
 def result_shapes(operation: str, argument: str, expected: str, function: Callable[..., Any], *avals: Any) -> Any:
     """Returns the shapes and types of a caller's function; raises if it is not the expected function."""
     try:
-        # JAX keeps weak references to callables, which partials allow and others may not.
+        # JAX keeps weak references to callables: partials allow them, other callables may not.
         return jax.eval_shape(functools.partial(function), *avals)
     except TypeError as error:  # a wrong number of arguments, or a result that is no array
         raise type_error(operation, argument, expected, f"the error: {error}") from error
@@ -248,7 +248,7 @@ def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[
 
 
 def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> None:
-    """Raises unless items of a named operator may be converted to `dtype`, or it is None."""
+    """Raises unless `dtype` is None or, with a named operator, a dtype of numbers."""
     if dtype is None:
         return
     if callable(op):
@@ -273,7 +273,7 @@ def expect_item_dtype(operation: str, dtype: DTypeLike) -> None:
 
 
 def count_operand(operation: str, argument: str, count: Count, length: int) -> jax.Array:
-    """Returns a count as an operand `[1]`, absent if the count is None."""
+    """Returns a count as an operand of shape `[1]`, or the absent operand if the count is None."""
     if count is None:
         return ABSENT
     given, count = count, as_array(operation, argument, count)
@@ -285,7 +285,7 @@ def count_operand(operation: str, argument: str, count: Count, length: int) -> j
 
 
 def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argument: str = "fill_value") -> jax.Array:
-    """Returns the value past the live results, `[1]` in their dtype."""
+    """Returns the value that fills results past the live ones, in their dtype, as an operand of shape `[1]`."""
     if not isinstance(fill_value, jax.Array):
         return on_host(_host_fill, fill_value, operation, argument, dtype)
     result: jax.Array = _fill(fill_value, fill_value, operation, argument, dtype)
@@ -309,7 +309,7 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: np.dtype
 
 
 def positions_instead(dtype: Any) -> str:
-    """Returns the hint for a mask in place of positions."""
+    """Returns the hint in an error for a mask that was given instead of positions."""
     return " (select takes a mask; Segments.from_flags takes flags of segment starts)" if dtype == jnp.bool_ else ""
 
 
@@ -322,7 +322,7 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
         return x
     if x.dtype.itemsize < 4:
         return x.astype(jnp.int32)
-    # uint32 and uint64 that do not fit a signed integer lie past every array
+    # Unsigned positions that do not fit a signed integer are past every array.
     signed = index_dtype(operation, argument, limit + 1)
     largest = jnp.iinfo(x.dtype).max
     past = largest if surely(lambda: limit >= largest) else limit + 1

@@ -41,7 +41,7 @@ def heads_from_zero(heads: jax.Array) -> jax.Array:
 
 
 def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Returns, per search, the first place from `low` to `high` for which `before(places)` is false.
+    """Returns, for each of a few searches, the first place from `low` to `high` for which `before(places)` is false.
 
     `high - low` is at most n. The searches run in lockstep, without a loop.
     """
@@ -68,14 +68,14 @@ def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.A
 
 
 def wide_enough(positions: jax.Array, n: int) -> jax.Array:
-    """Returns positions in a type for all places of an array of n."""
+    """Returns positions in a type that holds all places of an array of n."""
     return positions.astype(np.promote_types(positions.dtype, index_dtype("positions", "n", n)))
 
 
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
-    """Returns heads limited to n, which is padding: JAX's scatters cut larger positions to 32 bits.
+    """Returns heads, with n (padding) in place of larger ones: JAX's scatters cut larger positions to 32 bits.
 
-    A barrier hides constant heads, whose scatters XLA would evaluate at compile time for seconds.
+    A barrier hides that heads are constant: XLA would take seconds to evaluate their scatter at compile time.
     """
     return clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
 
@@ -101,12 +101,12 @@ def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
 
 
 def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, count: jax.Array) -> jax.Array | None:
-    """Returns each position's segment, or None if there is one."""
+    """Returns the segment of each position, or None if all are in one."""
     (n,) = positions.shape
     if not heads.size and not flags.size and not count.size:
         return None
     segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
-    if count.size and n:  # a segment per item past the count, after all others: a sort leaves it in place
+    if count.size and n:  # each item past the count is a segment after all others, so a sort leaves it in place
         segments = where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
     return segments
 
@@ -126,7 +126,7 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Returns segments' numbers of live items; n may exceed 2^31 even without `jax_enable_x64`."""
+    """Returns the number of live items of each segment; n may exceed 2^31 even without `jax_enable_x64`."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     limit = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), limit, count, positions)
@@ -140,5 +140,5 @@ def common_dtype(*integers: Any) -> np.dtype:
 
 
 def count_of(operand: jax.Array) -> jax.Array | None:
-    """Returns an operand's live count as a scalar; None if it is absent."""
+    """Returns the live count in an operand as a scalar; None if it is absent."""
     return operand[0] if operand.size else None

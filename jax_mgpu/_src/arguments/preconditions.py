@@ -24,7 +24,7 @@ _ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precon
 
 
 def checks(on: bool = True) -> AbstractContextManager[None]:
-    """Makes each broken precondition an error within the context.
+    """Turns each broken precondition into an error, within the context.
 
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and its
     value. The running program raises it, so asynchronous dispatch raises it where the caller waits for the result. On a
@@ -66,7 +66,7 @@ def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
     return _require(operation, argument, ASCENDING, x, _is_ascending)
 
 
-# Hints for lengths or ids in place of heads or offsets.
+# Hints for callers who may have passed lengths or ids instead of heads or offsets.
 LENGTHS = "Segments.from_lengths takes lengths"
 IDS = "Segments.from_ids takes the segment of each item"
 
@@ -74,8 +74,8 @@ IDS = "Segments.from_ids takes the segment of each item"
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
     """With checks on, requires heads that can start segments. Heads of `length` or more are padding.
 
-    Ids in place of heads ascend too. They are recognized if one above `length` repeats and a larger one follows:
-    padding repeats one number.
+    Ids of items that are passed by mistake ascend too. They are recognized if one above `length` repeats and a larger
+    one follows, because padding repeats one number only.
     """
 
     def holds(heads: jax.Array) -> jax.Array:
@@ -120,13 +120,12 @@ def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -
 
 
 def distinct_rows(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
-    """With checks on, requires distinct positions inside an array of this length."""
+    """With checks on, requires that the positions inside an array of this length are distinct."""
     expected = f"distinct positions of {length} items"
     return _require(operation, argument, expected, x, lambda x: (x < 0) | (x >= length) | _is_first(x, length))
 
 
 def _is_first(x: jax.Array, length: int) -> jax.Array:
-    """Whether each position occurs for the first time."""
     places = jnp.arange(x.shape[0])
     at = jnp.where((x >= 0) & (x < length), x, length)
     first = jnp.full((length + 1,), x.shape[0]).at[at].min(places)
@@ -184,7 +183,7 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
 
 
 def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
-    """`row_offsets` for an unknown number of items."""
+    """Checks offsets like `row_offsets`, for an unknown number of items."""
 
     def holds(x: jax.Array) -> jax.Array:
         return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
@@ -196,7 +195,7 @@ IDS_IN_ORDER = "ids in non-decreasing order, with no other items between those o
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
-    """With checks on, requires ascending ids in [0, `number`); others mean no segment."""
+    """With checks on, requires that the ids in [0, `number`) are in order; others mean no segment."""
 
     def holds(ids: jax.Array) -> jax.Array:
         known = (ids >= 0) & (ids < number)
@@ -207,7 +206,7 @@ def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
 
 
 def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
-    """Whether each id is in order, given which are known and the latest known one up to each.
+    """Whether each id is in order, given which ids are known and the latest known id up to each.
 
     `numpy` is NumPy or `jax.numpy`.
     """
@@ -231,7 +230,7 @@ def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
     """With checks on, requires lengths of at most `capacity` items in all."""
 
     def holds(lengths: jax.Array) -> jax.Array:
-        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first sum that is too large may overflow
+        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # later sums may overflow
         return (lengths >= 0) & (ends >= 0) & (ends <= capacity)
 
     return _require(operation, "lengths", f"lengths of at least 0, at most {capacity} items in all", lengths, holds)
@@ -286,7 +285,7 @@ def sorted_columns(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
-    """`sorted_keys` of columns: each is in order where all previous ones are equal."""
+    """With checks on, requires live keys in order: each column is sorted where all previous ones are equal."""
     if not _ON.value or BY_CONSTRUCTION.get():
         return list(columns)
     tied: Any = True
@@ -346,7 +345,7 @@ def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Ar
 
 
 def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """With checks on, requires non-empty segments that end within an array."""
+    """With checks on, requires that each segment with items ends within an array."""
 
     def holds(ends: jax.Array) -> jax.Array:
         return (ends <= length) | (ends <= heads)
@@ -355,7 +354,7 @@ def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.A
 
 
 def interval_lengths(offsets: jax.Array, total: jax.Array, size: int) -> Callable[[], jax.Array]:
-    """Returns a function that computes lengths; `total` has shape `[1]`, or is empty."""
+    """Returns a function that computes the lengths of intervals; `total` has shape `[1]`, or is empty."""
 
     def lengths() -> jax.Array:
         end = total if total.size else jnp.full((1,), size, offsets.dtype)
@@ -391,7 +390,7 @@ def _require(
 ) -> jax.Array:
     """Returns x; with checks on, ties it to an error at the first position where `holds(x)` is false.
 
-    The error shows the value there in x, or in `shown()`.
+    The error shows the value there in x or, if given, in `shown()`.
     """
     if not _ON.value or x.size == 0 or BY_CONSTRUCTION.get():
         return x
@@ -408,7 +407,7 @@ def _require(
     return result
 
 
-# Returns its first operand, or fails.
+# This custom call returns its first operand, or fails.
 _check = Primitive("mgpu_check")
 _check.def_abstract_eval(lambda x, position, value, *, expected: x)
 ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (

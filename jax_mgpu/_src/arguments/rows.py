@@ -59,7 +59,7 @@ class RowForm:
         return rows.reshape(shape).astype(self.dtype)
 
     def fill(self, fill_value: ArrayLike) -> jax.Array:
-        """Returns the element of rows without a source, `[1]`."""
+        """Returns the element that fills rows without a source, as an operand of shape `[1]`."""
         dtype = np.dtype(np.uint32) if self.random is not None else self.dtype
         fill = fill_operand(self.operation, fill_value, dtype)
         if math.prod(self.trailing) == 0:

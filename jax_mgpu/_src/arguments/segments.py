@@ -65,7 +65,7 @@ class GivenSegments:
         return self.heads.shape[0]
 
     def bounds(self) -> tuple[jax.Array, jax.Array]:
-        """Returns begins and ends among the live items."""
+        """Returns where each segment begins and ends among the live items."""
         if self.ends is None:
             return segment_bounds(self.heads, self.n, self.count)
         live = live_items(self.n, self.count)
@@ -104,8 +104,8 @@ def segment_operands(
 ) -> GivenSegments:
     """Checks the segments of a public function.
 
-    `argument` is the count's name there. `whole` unshards heads and ends for plain JAX. `ABSENT` heads leave only a
-    count.
+    `argument` is the name of the count in that function. `whole` unshards heads and ends for plain JAX. If heads are
+    `ABSENT`, there is only a count.
     """
     if heads is ABSENT:
         if ends is not None:
@@ -134,7 +134,7 @@ def segment_operands(
 
 
 def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the order by id, where each of `size` ids begins, and the number of items with an id, `[1]`."""
+    """Returns the order of items by id, where each of `size` ids begins, and how many items have an id, `[1]`."""
     order, segments = groups
     if not isinstance(segments, Ranges) or np.ndim(order) != 1:
         raise type_error(operation, "ids", "Groups from group_ids", repr(groups))
@@ -156,7 +156,6 @@ def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
 
 
 def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
-    """Checks segments whose ends the host knows."""
     starts, ends = bounds
     if not (isinstance(n, int) and isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)):
         return
@@ -168,7 +167,7 @@ def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
 
 
 def _meant(lengths: np.ndarray, n: int) -> str:
-    """Hints at offsets, which ascend to n, and at n ascending ids, in place of lengths."""
+    """Returns a hint if lengths look like offsets (they ascend to n) or like ids (there are n, ascending)."""
     if np.all(lengths[1:] >= lengths[:-1]):
         if lengths[0] == 0 and lengths[-1] == n:
             return " (Segments.from_offsets takes offsets)"

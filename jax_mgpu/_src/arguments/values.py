@@ -53,7 +53,7 @@ def flatten_values(
 def plain_leaves(
     leaves: Sequence[jax.Array],
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], list[jax.Array]]]:
-    """Returns leaves with random keys as rows of words, and the function that makes the keys again."""
+    """Returns leaves in which random keys are rows of words, and the function that makes the keys again."""
     kinds = [jax.random.key_impl(x) if is_random_key(x.dtype) else None for x in leaves]
     plain = [x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)]
 
@@ -128,7 +128,7 @@ def _packed_bits(leaves: Sequence[Any]) -> int:
 
 
 def _element_bits(dtype: np.dtype) -> int:
-    """Returns an element's bits; 0 for elements that are no numbers or smaller than a byte."""
+    """Returns the bits of an element; 0 for types that are no numbers or are narrower than a byte."""
     if dtype == jnp.bool_:
         return 8
     if not jnp.issubdtype(dtype, jnp.number):
@@ -168,7 +168,7 @@ def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
-    """`take_rows` of a tangent; None is zero."""
+    """Returns rows of a tangent like `take_rows`; None is zero."""
     return None if x is None else take_rows(x, indices)
 
 
@@ -184,7 +184,7 @@ def take_from_pair(
     """Gathers rows of A followed by B, without a concatenation in memory.
 
     Each index occurs at most once, except for -1, which takes the fill element, `[1]`. A tangent may be None, which is
-    zero. With `tangents`, JAX can transpose the function.
+    zero. With `tangents`, A, B and the fill element are tangents, and JAX can transpose the function.
     """
 
     def rows(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
@@ -219,10 +219,10 @@ def take_or_fill(
     unique: bool = False,
     or_none: bool = False,
 ) -> jax.Array:
-    """Returns rows of x; the fill element `[1]`, or 0, at indices outside of x such as -1.
+    """Returns rows of x at the indices; the fill element `[1]`, or 0, at indices outside of x such as -1.
 
-    An int as `fill` serves integers and bools; floats get 0. `unique`: no row is taken twice, so the transpose scatters
-    and adds none. `or_none`: indices outside of x are negative.
+    An int as `fill` works for integers and bools; floats get 0. `unique`: no row is taken twice, so the transpose
+    scatters and adds none. `or_none`: indices outside of x are negative.
     """
     if fill is None or isinstance(fill, int):
         return gather(x, indices, unique=unique, fill=fill or 0)
@@ -234,7 +234,7 @@ def take_or_fill(
 
 
 def fill_rows(rows: jax.Array, fill: jax.Array, inside: jax.Array) -> jax.Array:
-    """Returns rows inside, else the fill element, whose narrow cotangents are added in float32."""
+    """Returns rows where `inside` holds, else the fill element, whose narrow cotangents are added in float32."""
     wide = jnp.float32 if is_narrow_float(fill.dtype) else fill.dtype
     element = fill.astype(wide).reshape(())
     return where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
@@ -251,7 +251,7 @@ def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
 
 
 def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> jax.Array:
-    """Returns indices with the fill value for -1."""
+    """Returns indices with the caller's fill value instead of -1."""
     if type(fill_value) is int and fill_value == -1:
         return indices
     fill = fill_value if isinstance(fill_value, jax.Array) else on_host(_index, fill_value, operation, indices.dtype)
@@ -261,7 +261,6 @@ def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> j
 
 
 def _index(x: Any, operation: str, dtype: np.dtype) -> Any:
-    """Returns the host's fill value for indices."""
     fill, bounds = host_array(x, operation, "fill_value", None), np.iinfo(dtype)
     if isinstance(x, int) and fill.dtype != bool and not bounds.min <= x <= bounds.max:
         raise value_error(operation, "fill_value", f"an integer that fits {dtype.name}", x)

@@ -61,7 +61,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
-    """Returns the shortest time of 2 to RUNS calls, of which the third and later start before MAX_SECONDS."""
+    """Returns the shortest time of 2 to RUNS calls; after the second call, none starts later than MAX_SECONDS."""
     end = time.perf_counter() + MAX_SECONDS
     samples: list[float] = []
     while len(samples) < RUNS and (len(samples) < 2 or time.perf_counter() < end):
@@ -72,7 +72,7 @@ def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
 
 
 def default_size() -> int:
-    """Returns 2^20 items on a CPU, else the largest power of two up to 2^26 that fits the memory."""
+    """Returns a number of items: 2^20 on a CPU, else the largest power of two up to 2^26 that fits the memory."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return CPU_SIZE
@@ -160,14 +160,14 @@ def random_heads(rng: np.random.Generator, n: int, mean: int) -> np.ndarray:
 
 
 def ragged(rng: np.random.Generator, n: int, values: Callable[..., np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Makes values, heads, and each value's row."""
+    """Makes values, heads, and the row of each value."""
     heads = random_heads(rng, n, MEAN_ROW)
     rows = np.repeat(np.arange(heads.size, dtype=np.int32), np.diff(heads, append=np.int32(n)))
     return values(rng, n), heads, rows
 
 
 def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Makes intervals' values, starts and lengths, whose sum depends only on the shapes."""
+    """Makes a value per interval, and starts and lengths, whose sum depends only on the shapes."""
     values = random_keys(rng, max(1, n // MEAN_INTERVAL))
     total = MEAN_INTERVAL * values.size
     offsets = random_heads(rng, total, MEAN_INTERVAL)
@@ -193,12 +193,12 @@ def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:
-    """Sorts rows by row and key."""
+    """Sorts the keys of each row by a sort by row and key."""
     return jax.lax.sort((rows, keys), num_keys=2, is_stable=True)[1]
 
 
 def join_size(a: jax.Array) -> int:
-    """Returns the slots for a join of `sorted_ids`."""
+    """Returns the number of slots for the rows of a join of `sorted_ids`."""
     return a.size + a.size // 4 + 16
 
 

@@ -26,7 +26,7 @@ class Bar(NamedTuple):
 def draw_bars(
     file: pathlib.Path, title: str, bars: Sequence[Bar], ours: str, theirs: str, caption: str | None = None
 ) -> None:
-    """Draws horizontal bars over logarithmic milliseconds; the suffix is the format."""
+    """Draws horizontal bars over a logarithmic axis of milliseconds; the file's suffix is the format."""
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(9.0, 1.6 + INCHES_PER_PAIR * len(bars)), layout="constrained", facecolor="white")
         axes = figure.subplots()
@@ -44,7 +44,7 @@ def draw_bars(
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda milliseconds, _: f"{milliseconds:g}")
         shortest, longest = min(map(min, times)), max(map(max, times))
-        axes.set_xlim(10 ** math.floor(math.log10(0.7 * shortest)), 8 * longest)  # room for a bar and its label
+        axes.set_xlim(10 ** math.floor(math.log10(0.7 * shortest)), 8 * longest)
         axes.set_ylim(len(bars) - 0.4, -0.6)
         axes.set_yticks(places, [bar.label for bar in bars])
         axes.set_xlabel("milliseconds per call, logarithmic: shorter is better")

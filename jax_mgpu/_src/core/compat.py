@@ -107,7 +107,7 @@ WHOLE = PartitionSpec()
 
 def switch(name: str, what: str) -> Any:
     """Returns a setting, off by default: an environment variable, and a context under which jit traces anew."""
-    known = _config.config._value_holders.get(name)  # the package is imported a second time
+    known = _config.config._value_holders.get(name)  # true if the package is imported a second time
     if known is not None:
         return known
     return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
@@ -116,7 +116,7 @@ def switch(name: str, what: str) -> Any:
 def exportable(result: type) -> None:
     """Lets `jax.export` serialize a named tuple, or a pytree with auxiliary data of numbers or None."""
     name = f"jax_mgpu.{result.__name__}"
-    _export.deserialization_registry.pop(name, None)  # the package is imported a second time
+    _export.deserialization_registry.pop(name, None)  # the package may be imported a second time
     if hasattr(result, "_fields"):
         jax.export.register_namedtuple_serialization(result, serialized_name=name)
         return
@@ -134,7 +134,7 @@ def compiling() -> AbstractContextManager[Any]:
 
 
 def compile_eagerly(primitive: Primitive) -> None:
-    """Makes eager calls of a primitive programs."""
+    """Makes each eager call of a primitive a program of its own."""
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(parameters: tuple[tuple[str, Any], ...], *operands: Any) -> Any:
@@ -148,22 +148,22 @@ def compile_eagerly(primitive: Primitive) -> None:
 
 
 def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Gives all operands the varying manual axes of any, as jax.lax does under shard_map."""
+    """Gives all operands the varying manual axes of any of them, as jax.lax does under shard_map."""
     name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # in JAX 0.10.0
     varying: Sequence[jax.Array] = getattr(_core, name)(*operands)
     return varying
 
 
 def vary_as(x: jax.Array, *like: object) -> jax.Array:
-    """Types `x` as varying over the others' manual axes."""
+    """Returns `x`, typed as varying over the manual axes of the others too."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
 
 def transposed(function: Callable[[jax.Array], jax.Array], like: Any, cotangent: jax.Array, *captured: object) -> Any:
-    """Returns the cotangent of a linear function's operand, like `like`.
+    """Returns the cotangent of a linear function's operand, which has the shape and dtype of `like`.
 
-    JAX would add the cotangents of all devices if the operand did not vary over a manual axis. So it varies like the
-    cotangent and the captured arrays.
+    JAX would add the cotangents of all devices if the operand did not vary over a manual axis. So the operand varies
+    like the cotangent and the captured arrays.
     """
     operand = vary_as(jnp.zeros(like.shape, like.dtype), cotangent, *captured)
     return jax.linear_transpose(function, operand)(cotangent)[0]
@@ -189,7 +189,7 @@ def is_symbolic(x: object) -> bool:
 
 
 def known_size(size: Any) -> Any:
-    """Returns a size, or raises JAX's error if `jax.export` does not know it."""
+    """Returns a size; raises JAX's error if `jax.export` does not know it."""
     return int(size) if _core.is_symbolic_dim(size) else size
 
 
@@ -202,14 +202,14 @@ def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
 
 
 def smaller(size: int, limit: int) -> int:
-    """Returns the smaller number; the size if it is unknown."""
+    """Returns the smaller of a size and a limit; the size itself if it is unknown."""
     return limit if surely(lambda: size > limit) else size
 
 
 def without_values(closed: ClosedJaxpr) -> Jaxpr:
-    """Returns a traced function's jaxpr with captured values as leading arguments.
+    """Returns the jaxpr of a traced function, with captured values as leading arguments.
 
-    Newer JAX keeps captured values in a jaxpr. Tracers among them must not outlive their trace.
+    Newer JAX keeps captured values in the jaxpr. They may be tracers, which must not outlive their trace.
     """
     jaxpr: Any = closed.jaxpr
     kept: Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
@@ -217,13 +217,13 @@ def without_values(closed: ClosedJaxpr) -> Jaxpr:
 
 
 def without_unused(closed: ClosedJaxpr, used: Sequence[bool]) -> ClosedJaxpr:
-    """Returns a jaxpr with these results, without equations that they do not need."""
+    """Returns a jaxpr with these results only, without the equations that they do not need."""
     jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(used), instantiate=True)
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
 def def_unused(primitive: Primitive, rule: Callable[[list[bool], JaxprEqn], JaxprEqn]) -> None:
-    """Sets how an equation gives up unused results; at least one is used."""
+    """Sets how an equation gives up results that a program does not use; at least one is used."""
 
     def remove(used: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
         is_used = any(used)
@@ -261,7 +261,7 @@ def interpret(
 ) -> list[Any]:
     """Returns the results of a jaxpr over any kind of values.
 
-    `literal` gives a literal's value, `step` the values of an equation's results.
+    `literal` gives the value of a literal, and `step` the values of an equation's results.
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
@@ -276,22 +276,22 @@ def interpret(
 
 def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """Returns the results of one equation of a jaxpr."""
-    if equation.primitive.name == "pvary":  # operands vary before each step
+    if equation.primitive.name == "pvary":  # operands already vary
         return list(operands)
     given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
     alone = jaxpr.replace(constvars=[], invars=list(given), outvars=equation.outvars, eqns=[equation])
     return jax.core.eval_jaxpr(alone, [], *reconcile_vma(list(given.values())))
 
 
-# For mlir.register_lowering: run the rule at each call. Newer JAX runs it once for equal calls, in a function where it
-# does not see how operands are made.
+# Options of mlir.register_lowering that run the rule at each call. By default, newer JAX runs it once for all equal
+# calls, in a function where it does not see how operands are made.
 in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
 
 
 def filling_element(value: Any) -> Any:
-    """Returns the element, `[1]`, that fills an operand of a lowering rule, or None.
+    """Returns the element, `[1]`, that fills an operand of a lowering rule, or None if the program does not show one.
 
-    The program shows one for `jnp.zeros` and `jnp.full` in the lowered function.
+    A program shows it if `jnp.zeros` or `jnp.full` makes the operand in the lowered function.
     """
     element = value.type.element_type
     while ir.RankedTensorType(value.type).rank > 0:
@@ -331,7 +331,7 @@ def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[li
 
 
 def automatic_devices(ctx: LoweringContext) -> int:
-    """Returns the devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
+    """Returns the number of devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
     axis_context = ctx.module_context.axis_context
     if isinstance(axis_context, _SPMDAxisContext):
         sizes = axis_context.mesh.shape
@@ -384,7 +384,7 @@ def result_aval(
 
 
 def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..., T]:
-    """Makes Explicit axes Auto in a function, so that jax.numpy needs no output shardings.
+    """Makes Explicit axes of the mesh Auto in a function, so that its jax.numpy needs no output shardings.
 
     By default, results are unsharded along the axes of one problem; a surrounding vmap's axes keep their sharding.
     """
@@ -396,7 +396,7 @@ def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> 
     """`automatic` for a function that a vmap may map over Explicit axes.
 
     vmap gives primitives a sharding over these axes, which are Auto within `automatic`. So the batch is moved into the
-    function, with its axes sharded by `batch`.
+    function; `batch` is the sharding of its axes.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return function
@@ -452,10 +452,10 @@ def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
 
 
 def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax.Array:
-    """Returns `[devices, ...]` from one value per device, not varying if shard_map tracks what varies.
+    """Returns `[devices, ...]` from one value per device; if shard_map tracks what varies, the result does not vary.
 
-    `index`, the device's own, then varies. Otherwise cotangents differ between devices, and the transpose must add
-    them.
+    `index` is the device's own index, which varies if shard_map tracks what varies. Otherwise cotangents of the result
+    differ between devices, and the transpose must add them.
     """
     aval = jax.typeof(index)
     tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
@@ -510,7 +510,7 @@ def is_eager() -> bool:
 def is_within_program() -> bool:
     """Whether calls here become part of a program, or run under shard_map.
 
-    So do batches over Explicit axes, over which JAX maps no program with Auto axes.
+    Batches over Explicit axes count too: JAX cannot map a program over them that has Auto axes.
     """
     if _core.trace_ctx.is_top_level():
         return False
@@ -523,7 +523,7 @@ def is_in_eager_shard_map() -> bool:
 
 
 def _outermost_trace() -> Any:
-    """Returns the trace without batches and derivatives."""
+    """Returns the trace that evaluates without batches and derivatives."""
     trace = _core.trace_ctx.trace
     while not isinstance(trace, _partial_eval.DynamicJaxprTrace) and hasattr(trace, "parent_trace"):
         trace = trace.parent_trace

@@ -38,13 +38,13 @@ from jax_mgpu._src.core.compat import (
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# The table `_Public.calls` only has calls with settings and host values of these types.
+# `_Public.calls` only has calls whose settings and host values have these types.
 PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
 OF_HOST = NUMBERS | {np.ndarray}
 
-# Bounds the programs of loops over new sizes, or of functions that are never freed.
+# This bounds the programs of loops over new sizes, or of functions that are never freed.
 MAX_PROGRAMS = 4096
-# The host's numbers that a program keeps on the device, at most.
+# The maximum number of numbers from the host that a program keeps on the device.
 MAX_NUMBERS = 16
 
 
@@ -89,8 +89,8 @@ class _Public:
         self.function, self.static = function, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
-        # Programs of calls with arrays, numbers and plain settings, by `key_of`. Some come with the order of the
-        # leaves.
+        # Programs of calls with arrays, numbers and plain settings, by `key_of`. A program may come with the order in
+        # which it takes the leaves.
         self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -102,7 +102,7 @@ class _Public:
             raise unknown_size(self.function.__name__, given, error) from error
 
     def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-        """Returns a call's key and leaves, fast; the key is None if an argument is not plain."""
+        """Returns the key of a call and its leaves, fast; the key is None if an argument is not plain."""
         key: list[Any] = [len(positional)]
         leaves, is_of_host, static = [], False, self.static
         for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
@@ -130,14 +130,14 @@ class _Public:
         function, static = self.function, self.static
         given = {**dict(zip(self.names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
         if len(given) < len(positional) + len(named):
-            return function(*positional, **named)  # raises Python's own error
+            return function(*positional, **named)  # Python raises its own error
         for name, value in given.items():
             if isinstance(value, HostChecked):
                 given[name] = value.on_host()
         settings = {name: given.pop(name) for name in self.names if name in static and name in given}
         try:
             key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
-        except TypeError:  # not hashable, such as a traced size: the function raises
+        except TypeError:  # an argument is not hashable, such as a traced size: the function raises
             return function(*positional, **named)
         leaves, structure = flatten(given)
         program = _program((function, key, structure), settings, leaves)
@@ -151,7 +151,7 @@ class _Public:
 
 
 class HostChecked:
-    """A pytree whose NumPy arrays the host checks before each call, converted or not."""
+    """A pytree whose NumPy arrays the host checks before each call, even if none needs a conversion."""
 
     def on_host(self) -> Any:
         """Returns the pytree with its NumPy arrays as host values, which checks see."""
@@ -166,7 +166,7 @@ class _HostArray(np.ndarray):
 def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Array:
     """Returns `convert(x, *static)` of an argument, or of a list, as an array.
 
-    In an eager call's program, it is an operand that the host computes before each call.
+    In the program of an eager call, the result is an operand that the host computes before each call.
     """
     leaves, structure = flatten(x)
     if not any(isinstance(leaf, HostValue) for leaf in leaves):
@@ -211,7 +211,6 @@ def unknown_size(operation: str, arguments: Mapping[str, Any], error: object) ->
 
 
 def _forget_notes(error: Exception) -> None:
-    """Removes JAX's note on its own frames."""
     notes = [note for note in getattr(error, "__notes__", ()) if "internal frames" not in note]
     if hasattr(error, "__notes__"):
         error.__notes__ = notes
@@ -291,7 +290,7 @@ class _Noted:
 
     def __init__(self, leaves: Sequence[Any]):
         self.leaves = leaves
-        self.conversions: dict[_Conversion, bool] = {}  # whether it makes an operand
+        self.conversions: dict[_Conversion, bool] = {}  # the value says whether the conversion makes an operand
 
     def of(self, conversion: _Conversion) -> Any:
         """Returns an operand like the one that the conversion makes."""
@@ -305,7 +304,7 @@ class _Known:
     operands: Mapping[_Conversion, Any]
 
     def of(self, conversion: _Conversion) -> Any:
-        """Returns the conversion's operand; None for a check."""
+        """Returns the operand that a conversion made; None for a check."""
         return self.operands.get(conversion)
 
 
@@ -366,14 +365,14 @@ class _Program:
         return self.run(*[step(leaves) for step in self.steps], *[leaves[i] for i in self.operands])
 
     def keep(self, key: tuple[Any, ...], functions: Sequence[Any]) -> None:
-        """Lets later calls find the program while these functions live."""
+        """Lets later calls find the program as long as these functions live."""
 
         def forget(_: object, programs: dict[Any, _Program] = _PROGRAMS) -> None:  # the module may be gone at exit
             programs.pop(key, None)
 
         try:
             self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
-        except TypeError:  # no weak references
+        except TypeError:  # the function allows no weak references
             return
         if len(_PROGRAMS) >= MAX_PROGRAMS:
             for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MAX_PROGRAMS]:
@@ -387,12 +386,12 @@ class _Weak:
     def __init__(self, function: Callable[..., Any]):
         try:
             self.get: Any = weakref.WeakMethod(function) if inspect.ismethod(function) else weakref.ref(function)
-        except TypeError:  # such a program is not kept
+        except TypeError:  # this program will not be kept
             self.get = lambda: function
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Returns what identifies a function: each access to a method makes a new object."""
+    """Returns the objects that identify a function: each access to a method makes a new one."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 
@@ -440,5 +439,4 @@ def _kind(leaf: object) -> Any:
 
 
 def _stand_in(leaf: jax.Array | np.ndarray) -> Any:
-    """Returns a value of the same type and shape, without memory."""
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if isinstance(leaf, np.ndarray) else leaf

@@ -33,7 +33,7 @@ DEVICES = {
     "H200": _gpu(132, 227, 50, 90, 4.8),
     "B200": _gpu(148, 227, 126, 100, 8.0),
 }
-COPIED = 0.85  # a copy's share of the peak: an H200 copies at 4.05 to 4.11 TB/s
+COPIED = 0.85  # a copy reaches so much of the peak: 4.05 to 4.11 TB/s on an H200
 
 
 class Step(NamedTuple):
@@ -136,7 +136,7 @@ def _default_device() -> str:
 
 
 def device_of_kind(kind: str) -> str:
-    """Finds the longest name within `kind` (an L40S is no L4); by default the H200."""
+    """Returns the device with the longest name within `kind` (an L40S is no L4); by default the H200."""
     return max((name for name in DEVICES if name in kind), key=len, default="H200")
 
 

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from jax_mgpu._kernels import Library
 
 PACKAGE = pathlib.Path(__file__).parents[2]
-# From the newest CUDA version to the oldest, each with JAX's plugin.
+# CUDA versions from the newest to the oldest, each with JAX's plugin.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
-# The oldest driver that can unpack the kernels, which are compressed: its CUDA version and release.
+# CUDA version and release of the oldest driver that can unpack the kernels, which are compressed.
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 
 
-Shaped = tuple[str, Sequence[int]]  # a type's name, and a shape
+Shaped = tuple[str, Sequence[int]]
 
 
 class Traits(NamedTuple):
     """What plans depend on: `Traits` of ffi/runtime/plan.h."""
 
     multiprocessors: int = 0
-    shared_memory: int = 0  # of a block, on request
+    shared_memory: int = 0  # bytes that a block gets on request
     l2_cache: int = 0  # bytes
     capability: int = 0  # 90 for sm_90
 
@@ -47,7 +47,7 @@ class NoLibrary:
         self.description = {"build": build, "is_wheel": False, "signatures": {}, "by_function": ""}
 
     def tile_sizes(self) -> Mapping[str, Sequence[int]]:
-        """Tests derive sizes from tiles, so each name has a valid one."""
+        """Returns a valid size for each name, because tests derive their sizes from tiles."""
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
@@ -56,17 +56,15 @@ class NoLibrary:
 
 
 def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
-    """Returns the first file of this name."""
     return next((path for path in (pathlib.Path(folder) / name for folder in folders) if path.is_file()), None)
 
 
 def _own_folders() -> list[str]:
-    """Lists the folders of the sources and of the installed package."""
     return list(sys.modules["jax_mgpu"].__path__)  # the package extends its path before it imports this module
 
 
 def open_library(path: pathlib.Path) -> Library:
-    """Raises an error if the installed jaxlib cannot call the library."""
+    """Returns the library; raises an error if the installed jaxlib cannot call it."""
     try:
         from jax_mgpu import _kernels  # noqa: PLC0415 - a package without kernels lacks it
     except ModuleNotFoundError as error:
@@ -77,7 +75,7 @@ def open_library(path: pathlib.Path) -> Library:
     library = _kernels.Library(path)
     built, runtime = tuple(library.description["ffi_api_version"]), ffi_api_version()
     if runtime is not None and built > runtime:
-        # Otherwise, the error would be a late "No FFI handler registered".
+        # Otherwise a late error would say "No FFI handler registered".
         raise ImportError(
             f"{path} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
             f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."
@@ -98,7 +96,6 @@ def _load_cpu() -> Library:
 
 
 def _is_installed_without_kernels() -> bool:
-    """Whether the wheel says that it has no kernels of any platform."""
     try:
         wheel = importlib.metadata.distribution("jax_mgpu").read_text("WHEEL")
     except importlib.metadata.PackageNotFoundError:
@@ -149,10 +146,10 @@ def driver_problem(version: int) -> str:
 
 
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises an error if a library's operations, or names in them, differ from these sources.
+    """Raises an error if a library has other operations, or other names in them, than these sources.
 
-    Operations list operands and results, and describe attributes: names of values, `"flag"` or `"number"`. Libraries
-    lack attributes that no kernel reads.
+    Each operation lists operands and results, and describes attributes: by the names of their values, or as `"flag"` or
+    `"number"`. Attributes that no kernel reads are not in the libraries, and are not compared.
     """
     for library in filter(None, (cpu_library, cuda_library)) if platforms() else ():
         if difference := _difference(library.description, operations):
@@ -160,7 +157,6 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Names the first difference between a library's operations and these."""
     signatures, enumerations = description["signatures"], description["enumerations"]
     if names := operations.keys() ^ signatures.keys():
         return f"operations that only one of them has: {', '.join(sorted(names))}"
@@ -294,14 +290,14 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 def workspace_bytes(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int]
 ) -> int:
-    """Returns the bytes of CUDA's scratch memory."""
+    """Returns the bytes of scratch memory of the CUDA handler for these shapes."""
     return cpu_library.workspace_bytes(operation, _shaped(operands), _shaped(results), attributes)
 
 
 def plan(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int], traits: Traits
 ) -> dict[str, Any]:
-    """Returns the variant that a CUDA device with these traits runs."""
+    """Returns the variant that runs for these shapes on a CUDA device with these traits."""
     return cpu_library.plan(operation, _shaped(operands), _shaped(results), attributes, traits)
 
 
@@ -312,7 +308,7 @@ def _shaped(avals: Sequence[Any]) -> list[Shaped]:
 def _register(library: Library, platform: str) -> None:
     for operation, handler in library.handlers().items():
         jax.ffi.register_ffi_target(target(operation), handler, platform=platform)
-        jax.ffi.register_ffi_target_as_batch_partitionable(target(operation))  # see sharding.py
+        jax.ffi.register_ffi_target_as_batch_partitionable(target(operation))  # sharding.py needs this
 
 
 cpu_library: Library = _load_cpu()

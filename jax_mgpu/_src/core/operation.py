@@ -71,7 +71,7 @@ __all__ = [
     "stored_aval",
 ]
 
-ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # a JAX array for types, because it stands in place of an operand
+ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # typed as a JAX array, because it stands for an operand
 
 REGISTRY: dict[str, Operation] = {}
 
@@ -80,17 +80,20 @@ class Operation:
     """An operation as a JAX primitive with several results.
 
     Args:
-      name: of the primitive, the FFI handlers and the C++ functions.
-      operands: ranks in one problem by name, in the handlers' order.
-      results: names in the handlers' order. Attributes may leave some out.
-      attributes: types by name: `bool`, `int`, an enumeration, or `Keyed`.
-      shapes: takes `jax.ShapeDtypeStruct`s of operands, and attributes; gives one struct per result.
+      name: the name of the primitive, of the FFI handlers and of the C++ functions.
+      operands: the rank of each operand of one problem by name, in the handlers' order.
+      results: the names of the results, in the handlers' order. Attributes may leave some out.
+      attributes: the type of each attribute by name: `bool`, `int`, an enumeration, or `Keyed`.
+      shapes: the shape rule, which takes `jax.ShapeDtypeStruct`s of operands, and attributes, and gives one struct per
+          result.
       fallback: the operation in plain JAX, on one problem, for platforms without kernels.
-      aliases: results by the operand whose buffer they may take over if it is donated. If the program makes the operand
-        of one scalar, as `jnp.zeros` does, kernels get the scalar, `[1]`, and fill the result.
+      aliases: names of results, by the name of the operand whose buffer they may take over if it is donated. If the
+        program makes that operand from one scalar, as `jnp.zeros` does, kernels get the scalar, `[1]`, and fill the
+        result.
       streamed: operands that kernels read as one run over the batch; without batch axes, they are repeated.
-      only: the one platform with kernels. Others run plain JAX without a warning: other kernels, or code that warns
-        itself. "": no platform has kernels, and the libraries do not know the operation.
+      only: the one platform with kernels, if others have none. Other platforms run plain JAX without a warning, because
+        it consists of other kernels or warns itself. "": no platform has kernels, and the libraries do not know the
+        operation.
       is_registered: whether the libraries know the operation by these names.
 
     A rule takes the operands and attributes that its parameters name, or all operands in order as `*operands`. Rules of
@@ -148,24 +151,24 @@ class Operation:
         return False
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the handlers' attributes."""
+        """Returns the attributes with which the handlers are called."""
         del operands
         return dict(attributes)
 
     def __call__(self, **named: Any) -> list[jax.Array]:
-        """Binds operands, with or without batch axes, and attributes by name."""
+        """Binds the primitive to operands, with or without batch axes, and attributes, all by name."""
         operands = [named.pop(operand, ABSENT) for operand in self.operands]
         return self.run(operands, **named)
 
     def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
-        """Binds operands in order."""
+        """Binds the primitive to all operands in their order."""
         if attributes.keys() != self.attributes.keys():
             expected, got = ", ".join(self.attributes), ", ".join(attributes)
             raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
         attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
-            return self._impl(*operands, **attributes)  # they become arguments as they are
-        if is_in_eager_shard_map():  # an empty operand cannot be an argument there
+            return self._impl(*operands, **attributes)  # operands become arguments as they are
+        if is_in_eager_shard_map():  # under shard_map, an argument may not be empty
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]
             results: list[jax.Array] = _run_within_shard_map(self, tuple(attributes.items()), absent, *present)
@@ -174,7 +177,7 @@ class Operation:
         return results
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a rule by name a function of all operands in order."""
+        """Turns a rule that takes some operands and attributes by name into a function of all operands in order."""
         parameters = inspect.signature(rule).parameters
         if any(parameter.kind == inspect.Parameter.VAR_POSITIONAL for parameter in parameters.values()):
             return rule
@@ -212,7 +215,8 @@ class Operation:
                 return list(results), [result_tangents[i] for i in moving]
 
             given = [tangents[i] for i in live]
-            # Only sharded operands need Auto axes. Without them, a surrounding vmap's axes stay as they are.
+            # Only sharded operands need Auto axes. Without sharded operands, the axes of a surrounding vmap must stay
+            # as they are.
             mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
@@ -235,7 +239,7 @@ class Operation:
         self.def_jvp(self.linear_jvp)
 
     def linear_jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
-        """Returns results and tangents where the first result is linear in operands with a transpose."""
+        """Returns results and tangents; the first result is linear in each operand with a transpose."""
         results = self.run(primals, **attributes)
         linear = {self.operands[i] for i in self.transposes}
         moving = {name: dx for name, dx in tangents._asdict().items() if dx is not None and name in linear}
@@ -294,7 +298,7 @@ class Operation:
             in_axes = [0 if operands[i].ndim > self.ranks[i] else None for i in known]
             mapped = jax.vmap(mapped, in_axes=(in_axes, 0))
         result = mapped(_arrays(operands[i] for i in known), _arrays(cotangents[i] for i in live))
-        if batch_rank and aval.ndim == rank:  # one operand served the whole batch
+        if batch_rank and aval.ndim == rank:  # this operand served the whole batch
             result = result.sum(axis=tuple(range(batch_rank)))
         return vary_as(result, *(operands[i] for i in known))
 
@@ -327,7 +331,7 @@ class Operation:
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         mapped = [axis is not None for axis in axes]
         operands = [_leading(x, axis) if axis else x for x, axis in zip(operands, axes, strict=True)]
-        # The batch: the new axis, then an earlier vmap's, from an operand that has them.
+        # The batch is the new axis and the axes of an earlier vmap, from an operand that has them.
         inner = [x.ndim - on - rank for x, on, rank in zip(operands, mapped, self.ranks, strict=True)]
         first, fullest = mapped.index(True), inner.index(max(inner))
         earlier = slice(mapped[fullest], mapped[fullest] + inner[fullest])
@@ -336,7 +340,7 @@ class Operation:
         moved = []
         for i, (x, rank) in enumerate(zip(operands, self.ranks, strict=True)):
             if not mapped[i] and not inner[i] and i not in self.repeated:
-                moved.append(x)  # one operand for the whole batch
+                moved.append(x)  # this operand serves the whole batch
                 continue
             own = x.ndim - rank
             present = [*range(not mapped[i], 1), *range(1, 1 + inner[i]), *range(len(batch), len(batch) + rank)]
@@ -353,7 +357,7 @@ def _leading(x: jax.Array, axis: int) -> jax.Array:
 
 
 def in_program(x: jax.Array) -> jax.Array:
-    """Returns an operand as it is traced.
+    """Returns an operand in the form in which it is traced.
 
     Empty ones are made anew: as constants or arguments under shard_map, they may crash the compiler of jaxlib 0.11.
     """
@@ -363,7 +367,7 @@ def in_program(x: jax.Array) -> jax.Array:
 
 
 def _arrays(values: Iterable[Any]) -> list[Any]:
-    """Returns JAX arrays; eager derivatives may pass NumPy arrays."""
+    """Returns values as JAX arrays; eager derivatives may pass NumPy arrays."""
     return [jnp.asarray(x) for x in values]
 
 
@@ -389,7 +393,7 @@ def _run_within_shard_map(
 
 
 class Keyed:
-    """An attribute of any type, equal to others with its key, which lives as long as its programs."""
+    """An attribute of any type, equal to others with the same key; it lives as long as the programs that contain it."""
 
     def __init__(self, key: Hashable, value: Any):
         self.key, self.value = key, value
@@ -418,7 +422,7 @@ def _register_lowerings(operation: Operation) -> None:
 
 
 def register_kernels(operation: Operation, platform: str, on: str) -> None:
-    """Lowers an operation to kernels of a platform in programs for `on`."""
+    """Lowers an operation to calls of a platform's kernels in programs for `on`."""
     lowering = _kernel_lowering(operation, platform, _plain_lowering(operation))
     # Only a rule that runs at each call sees how an aliased operand is made.
     options = in_place if operation.aliases else {}
@@ -429,7 +433,7 @@ def _plain_lowering(operation: Operation) -> Callable[..., Any]:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
-        """Lowers plain JAX, traced elsewhere: avals must not say over which manual axes values vary."""
+        """Lowers plain JAX; it was traced elsewhere, so avals must not say over which manual axes values vary."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 
@@ -491,7 +495,7 @@ def stored_aval(aval: Aval) -> jax.ShapeDtypeStruct:
 
 
 def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Runs the operation on float8 rows, which handlers move as bytes, but which have derivatives as floats."""
+    """Runs an operation on float8 rows: handlers move them as bytes, derivatives need floats."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
     results = operation.run(stored, **attributes)
@@ -523,7 +527,7 @@ def _workspace_shape(
         return (library.workspace_bytes(operation.name, avals_in, avals_out, attributes),)
 
     def bytes_of(rows: int) -> int:
-        batch = (rows, *[1] * (batch_rank - 1))  # a call may have the number of batch axes as an attribute
+        batch = (rows, *[1] * (batch_rank - 1))  # the number of batch axes may be an attribute
         operands, results = (
             [jax.ShapeDtypeStruct((*batch, *aval.shape[batch_rank:]), aval.dtype) for aval in avals]
             for avals in (avals_in, avals_out)
@@ -585,7 +589,6 @@ def expect_compiled_names() -> None:
 
 
 def _values_of(kind: type[int]) -> list[str] | str:
-    """Returns the names of an attribute's values, or whether it is a flag."""
     if issubclass(kind, enum.Enum):
         return [value.name.lower() for value in kind]
     return "flag" if kind is bool else "number"

@@ -13,7 +13,8 @@ from jax_mgpu._src.core.compat import exportable
 def publish(value: Any) -> None:
     """Makes `jax_mgpu` the module of a public name, which pickles and exported programs contain."""
     if inspect.isclass(value):
-        value.__annotations__ = typing.get_type_hints(value)  # these need the module that defines them
+        # The names in annotations belong to the module that defines the value.
+        value.__annotations__ = typing.get_type_hints(value)
         if hasattr(value, "_fields"):
             _document_fields(value)
         exportable(value)

@@ -25,7 +25,7 @@ def declare_batch(
 
 
 def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int) -> str:
-    """Returns a rule in Shardy's notation: a factor per batch axis, and an unsharded one per other axis."""
+    """Returns the rule in Shardy's notation: a factor per batch axis, and a factor, never sharded, per other axis."""
     names = itertools.chain("ijklmnopqrstuvwxyz", (f"z_{i}" for i in itertools.count(1)))
     batch = list(itertools.islice(names, batch_rank))
     sizes = dict(zip(batch, shapes_out[0][:batch_rank], strict=True))
@@ -43,10 +43,10 @@ def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_ran
 
 
 def workspace_shape(batch: Sequence[int], devices: int, bytes_of: Callable[[int], int]) -> tuple[int, ...]:
-    """Returns a shape that suffices however a batch's rows are split over devices.
+    """Returns the shape of a workspace that suffices however the rows of a batch are split over devices.
 
-    `bytes_of(rows)` is a call's scratch memory. Fewer rows may need more bytes each, so each row gets the most of all
-    splits.
+    `bytes_of(rows)` is the scratch memory of a call on that many rows. Fewer rows may need more bytes per row, so each
+    row gets the most that any split needs.
     """
     rows = math.prod(batch)
     shares = [max(1, rows // parts) for parts in range(1, devices + 1) if devices % parts == 0]

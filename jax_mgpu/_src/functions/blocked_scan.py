@@ -28,19 +28,20 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# Blocks on a CPU are long, because each one adds a total, but sums of many floats must round like sums by a tree.
+# Blocks on a CPU are long, because each adds a total to scan; but longer sums of floats would round worse than sums by
+# a tree.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
-# Items per block in lockstep, and steps of a short loop: each step may be a launch.
+# SHORT_BLOCK items per block in lockstep, MAX_STEPS steps per short loop: each step may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256
-# Up to so many totals of such blocks are scanned by doubling. Its derivative keeps all totals per step: up to 20/64 as
+# At most so many totals of blocks are scanned by doubling. Its derivative keeps all totals per step: up to 20/64 as
 # many states as items.
 MAX_TOTALS = 1 << 20
-# Bytes of items per step on a CPU. XLA compiles a loop whose body moves less than 1 KB as one function. In other bodies
-# each operation is a call, and steps of many items take far longer.
+# A CPU's step takes STEP_BYTES of items. XLA compiles a loop whose body moves less than 1 KB as one function. In other
+# bodies each operation is a call, so steps of many items take far longer.
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
-# Neighbours that a reduction combines without a loop, in one pass.
+# A reduction combines so many neighbours without a loop, in one pass over memory.
 GROUP = 8
-# Primitives that XLA never compiles into such a function.
+# XLA never compiles primitives whose names begin so into such a function.
 CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
 
 
@@ -58,7 +59,7 @@ def select(condition: jax.Array, x: T, y: T) -> T:
 def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
     """Combines each prefix of the states (at least one); with `reverse`, each suffix.
 
-    Where `cut` holds, earlier states (with `reverse`, later ones) are left out.
+    Where `cut` holds, a state is not combined with those before it (with `reverse`, after it).
     """
     in_turn, in_step = (
         functools.partial(way, combine, reverse=reverse) for way in (_scanned_in_turn, _scanned_in_step)
@@ -71,7 +72,7 @@ def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, r
 
 
 def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) -> Any:
-    """Combines the live states in order, by default all. The result of none is unspecified."""
+    """Combines the live states in order, by default all. If none is live, the result is unspecified."""
     items = (live, states)
 
     def join(a: Any, b: Any) -> Any:
@@ -94,7 +95,6 @@ def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) ->
 
 
 def _folded(join: Combine, items: Pytree) -> Any:
-    """Combines each column of `[steps, columns, ...]`."""
     first = _first(join, items)
     rest = jax.tree.map(lambda x: x[1:], items)
     return jax.lax.scan(lambda state, item: (join(state, item), None), first, rest)[0]
@@ -191,7 +191,7 @@ def _steps(
     steps, joins = _length(states), None
     if cut is not None or length < steps:
         places = jnp.arange(steps)
-        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # the previous item of its block
+        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # with the previous item of its block
         joins = joins[:, None] if jax.tree.leaves(states)[0].ndim > 1 else joins
         joins = joins[::-1] if reverse else joins
         joins = joins if cut is None else joins & ~cut
@@ -221,7 +221,7 @@ def _steps(
 def _with_prefixes(
     combine: Combine, way: Callable[..., Any], begun: jax.Array | None, local: Pytree, length: int, reverse: bool
 ) -> Any:
-    """Combines scans of blocks with the prefixes before them."""
+    """Combines the scan of each block with the total of all blocks before it."""
     n = _length(local)
     blocks = -(-n // length)
     if blocks == 1:
@@ -230,7 +230,7 @@ def _with_prefixes(
     last = jax.tree.map(lambda x: x[length - 1 :: length][: blocks - 1], forward((begun, local)))
     totals = way(combine, last[1], last[0], reverse=False)
 
-    @jax.jit  # one function for all parts of a state
+    @jax.jit  # one function of the program for all parts of a state
     def of_items(x: jax.Array) -> jax.Array:
         """Returns the prefix before each item's block; ones before the first."""
         before = jax.lax.pad(x, jnp.ones((), x.dtype), [(1, 0, 0), *[(0, 0, 0)] * (x.ndim - 1)])
@@ -261,19 +261,18 @@ def _length(tree: Pytree) -> int:
 
 
 def _cut(items: Pytree, length: int) -> tuple[Any, Any]:
-    """Returns whole blocks, `[blocks, length, ...]`, and the remaining items."""
+    """Returns whole blocks, `[blocks, length, ...]`, and the items after them."""
     blocks = _length(items) // length
     whole = jax.tree.map(lambda x: x[: blocks * length].reshape(blocks, length, *x.shape[1:]), items)
     return whole, jax.tree.map(lambda x: x[blocks * length :], items)
 
 
 def _joined(a: Pytree, b: Pytree) -> Any:
-    """Concatenates arrays, of which the second may be empty."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), a, b) if _length(b) else a
 
 
 def _first(join: Combine, items: Pytree) -> Any:
-    """Returns a loop's first value, which varies as later ones under shard_map."""
+    """Returns the first value of a loop; under shard_map it varies as later ones do."""
     first = jax.tree.map(lambda x: x[0], items)
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return first
@@ -282,7 +281,7 @@ def _first(join: Combine, items: Pytree) -> Any:
 
 
 def _is_small(combine: Combine, states: Pytree) -> bool:
-    """Whether a CPU's XLA compiles a loop by the operator as one function, judged by its primitives."""
+    """Whether XLA on a CPU compiles a loop by the operator as one function, judged by the primitives."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), states)
     return not _calls(jax.make_jaxpr(combine)(one, one).jaxpr)
 

@@ -59,7 +59,7 @@ class Combination:
         scanned: bool = False,
         made: bool = True,
     ) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """Returns operator or leaves, the items, their number, and the function that restores the tree.
+        """Returns the operator or leaves, the items, their number, and the function that restores the tree.
 
         A function gives an operator, names give leaves. Options are those of `custom` and `named_leaves`.
         """

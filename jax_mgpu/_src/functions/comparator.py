@@ -2,9 +2,9 @@
 
 Values that depend on one of the comparator's two items become columns, computed once per item; values that depend on
 both are left for the comparisons. If these only compare columns one after the other, the order is that of a tuple of
-keys, for which there are kernels. Otherwise they are written for scalars, as the comparator of XLA's sort. What cannot
-be written so, such as a loop over both items, is sorted by merges, in which all items of a run search the other run at
-once.
+keys, for which there are kernels. Otherwise they are written for scalars, as XLA's sort requires of its comparator.
+Comparators that cannot be written so, such as those with a loop over both items, are sorted by merges, in which all
+items of a run search the other run at once.
 """
 
 from __future__ import annotations
@@ -60,10 +60,9 @@ from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-FIRST, SECOND, BOTH = 1, 2, 3  # the items on which a value depends, a bitmap
+FIRST, SECOND, BOTH = 1, 2, 3  # a bitmap of the items on which a value depends
 # XLA's sort moves all columns, whereas merges move indices. On an H200, 2^20 items of 30 columns take 9 ms in XLA's
-# sort and 21 ms in merges. On a CPU, 2^20 items of 4 columns take 0.7 s in XLA's sort and 0.5 s in merges, and 2^16
-# items 36 ms and 43 ms.
+# sort and 21 ms in merges.
 MAX_SORTED = 32
 MAX_SORTED_ON_CPU = 4
 
@@ -130,7 +129,7 @@ def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[ja
 def _indices_by_parts(
     closed: ClosedJaxpr, leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """`plain_sort_indices` by a comparator that is taken apart."""
+    """`plain_sort_indices` for a traced comparator that can be taken apart."""
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
     with free_of_explicit_axes():
@@ -178,17 +177,17 @@ def _merge_sort_indices(
     half = places[: 1 << (rounds - 1)]
 
     def taken(items: jax.Array) -> list[jax.Array]:
-        """Returns items' leaves and segments; the first item stands in for padding of the last run."""
+        """Returns the leaves and segments of items; the first item stands in for the padding of the last run."""
         inside = jnp.where(items < n, items, 0)
         return [*(leaf[inside] for leaf in leaves), *([] if segments is None else [segments[inside]])]
 
     def comes_before(a: jax.Array, b: jax.Array, a_taken: Sequence[jax.Array], b_taken: Sequence[jax.Array]) -> Any:
-        # Places past the end pad the last run, and come last, in order.
+        # Places past the end, which pad the last run, come last, in order.
         both, by_segment = (a < n) & (b < n), jnp.zeros(a.shape, bool)
         if segments is not None:
             (*a_taken, a_of), (*b_taken, b_of) = a_taken, b_taken
             by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
-        # Items of different segments are not compared; each item past the count is a segment.
+        # Only items of one segment are compared; each item past the count is a segment.
         pair = [
             jnp.where(both.reshape(-1, *[1] * (x.ndim - 1)), x, leaf[:1])
             for taken in (a_taken, b_taken)
@@ -231,7 +230,7 @@ def _merge_sort_indices(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Value:
-    """A value of a comparator.
+    """A value that a comparator computes.
 
     Args:
       origin: the items on which it depends: 0, `FIRST`, `SECOND` or `BOTH`.
@@ -249,7 +248,7 @@ class _Value:
 class _Step:
     """An equation over `_Value`s, without subprograms."""
 
-    jaxpr: Any  # its jaxpr
+    jaxpr: Any  # the jaxpr that contains it
     equation: Any
     inputs: tuple[_Value, ...]
     outputs: tuple[_Value, ...]
@@ -324,7 +323,7 @@ class _Comparison:
         return [dataclasses.replace(x, origin=origin) for x in self._numbers[key]]
 
     def columns_of(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        """Returns the columns of all items. Bools become bytes, because XLA's CPU sort crashes if it moves a bool."""
+        """Returns the columns of all items. Bools become bytes: XLA's CPU sort crashes if it only moves a bool."""
 
         def passed(item: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
             values = {x.number: leaf for x, leaf in zip(self.leaves, item, strict=True)}
@@ -347,7 +346,7 @@ class _Comparison:
         return columns
 
     def compared(self, scalars: _Scalars, first: Sequence[Any], second: Sequence[Any]) -> Any:
-        """Returns a pair's result, by the columns of both items."""
+        """Returns the result for a pair, by the columns of both items."""
         values: dict[Any, np.ndarray] = {}
         for origin, given in ((FIRST, first), (SECOND, second)):
             for number, value in self.passed.items():
@@ -386,7 +385,7 @@ class _Comparison:
         return keys or None
 
     def program(self, position_dtype: DTypeLike, *, segmented: bool) -> Keyed:
-        """Returns a sort's comparator of segments, columns and positions."""
+        """Returns a sort's comparator, which takes the segments, columns and positions of two items."""
         position = jax.ShapeDtypeStruct((), position_dtype)
         dtypes = [self.passed[number].aval.dtype for number, _ in self.scalars]
         columns = [jax.ShapeDtypeStruct((), jnp.uint8 if dtype == jnp.bool_ else dtype) for dtype in dtypes]
@@ -412,7 +411,7 @@ def _of_literal(literal: Any) -> np.ndarray:
 
 
 def _structural_key(x: Any) -> Any:
-    """Returns a value that is equal for jaxprs or parameters of one meaning."""
+    """Returns a value that is equal for jaxprs or parameters with the same meaning."""
     if hasattr(x, "eqns"):
         jaxpr = getattr(x, "jaxpr", x)
         numbers = itertools.count()
@@ -434,12 +433,12 @@ def _structural_key(x: Any) -> Any:
     try:
         hash(x)
     except TypeError:
-        return object()  # equal to nothing else
+        return object()  # unequal to anything else
     return x
 
 
 def _taken_apart(value: Any) -> np.ndarray:
-    """Returns an array's scalars, which keep their dtype."""
+    """Returns the scalars of an array, with its dtype."""
     scalars = np.empty(value.shape, object)
     for index in np.ndindex(*value.shape):
         scalars[index] = value[index]
@@ -513,7 +512,7 @@ class _Scalars:
         return results
 
     def _branches(self, branches: Sequence[Any], which: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Evaluates all branches, which neither fail nor take long, and chooses one."""
+        """Evaluates all branches and chooses one: none of them fails or takes long."""
         cases = [self._jaxpr(branch.jaxpr, branch.consts, arguments) for branch in branches]
         results = []
         for values in zip(*cases, strict=True):
@@ -544,13 +543,13 @@ class _Side:
     columns: int
 
 
-# Results if the first item's column is less, equal, greater.
+# Entries: the results if the first item's column is less, equal, greater.
 OUTCOMES = {"lt": (1, 0, 0), "le": (1, 1, 0), "eq": (0, 1, 0), "ge": (0, 1, 1), "gt": (0, 0, 1), "ne": (1, 0, 1)}
 LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "eq": np.equal, "ne": np.not_equal}
 
 
 class _Outcomes(_Scalars):
-    """Equations over outcomes: bools with an axis per column, whose entries are less, equal, greater."""
+    """Equations over outcomes: each bool has an axis per column, with entries for less, equal, greater."""
 
     def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
         """Returns one element, for all outcomes."""
@@ -590,7 +589,7 @@ _SORT = Primitive("comparator_sort")
 
 
 def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array:
-    """Sorts stably along the last axis; returns the last operand sorted."""
+    """Sorts all operands stably along their last axis; returns the last one."""
     result: jax.Array = _SORT.bind(*reconcile_vma(operands), program=program)
     return result
 

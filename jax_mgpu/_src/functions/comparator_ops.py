@@ -1,8 +1,9 @@
 """Sorts by a caller's comparator, a function of two items that says whether the first comes first.
 
-It is traced once on two items, and written as data for the kernels, like operators (custom_operator.py). Other
-platforms, and comparators that cannot be compiled, have plain JAX (comparator.py). Derivatives flow through the
-permutation. Operations on two inputs work on ranks: each item gets an integer in the order of all, equal ones the same.
+It is traced once on two items, and written as data for the kernels, like the operators of custom_operator.py. Other
+platforms run plain JAX (comparator.py), and so do comparators that cannot be compiled. Derivatives flow through the
+permutation. Operations on two inputs work on ranks: each item gets an integer in the order of all items, and equal
+items get the same one.
 """
 
 from __future__ import annotations
@@ -90,13 +91,13 @@ def expect_items(
     return items
 
 
-Places = tuple[jax.Array, jax.Array, jax.Array]  # heads, flags and count of a sort
+Places = tuple[jax.Array, jax.Array, jax.Array]  # the operands heads, flags and count of a sort
 NO_PLACES: Places = (ABSENT, ABSENT, ABSENT)
 
 
 @dataclasses.dataclass(frozen=True)
 class SortByLess:
-    """A sort by a comparator, checked once."""
+    """A sort by a comparator, whose arguments are checked once."""
 
     operation: str
     items: Items
@@ -147,7 +148,7 @@ class SortByLess:
 
 
 WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32, 16: jnp.uint32}
-FEW_BYTES = 8  # on a GPU, these kernels sort so small keys even if a sort of columns would do
+FEW_BYTES = 8  # a GPU sorts keys this small by these kernels, even if a sort of columns would do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _sort_positions(order: Keyed, leaves: Sequence[jax.Array], places: Places, c
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sort_keys(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> list[jax.Array]:
-    """Returns sorted keys; only their derivatives need indices."""
+    """Returns sorted keys; derivatives alone need the indices."""
     return _of_words(_sort_words(order, leaves, places, captures, Payload.NONE)[0], order.value.item)
 
 
@@ -222,13 +223,12 @@ def _fits_a_word(item: Sequence[Any]) -> bool:
 
 
 def _word_bytes(item: Sequence[Any]) -> int:
-    """Returns the bytes of the narrowest word for an item."""
     size = sum(map(_item_bytes, item))
     return next(width for width in WORDS if width >= size)
 
 
 def _in_words(item: Sequence[Any]) -> list[int]:
-    """Returns leaves in the order of the kernels' struct, wide elements first."""
+    """Returns leaves in the order of the kernels' struct: wide elements come first."""
     return sorted(range(len(item)), key=lambda leaf: -jnp.dtype(item[leaf].dtype).itemsize)
 
 
@@ -251,7 +251,6 @@ def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
 
 
 def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
-    """Returns items' leaves from their words."""
     n, width = words.shape[0], words.dtype.itemsize
     columns = words.reshape(n, -1)
     data = jax.lax.bitcast_convert_type(columns, jnp.uint8).reshape(n, -1)
@@ -307,7 +306,6 @@ class _OrderOperation(CompiledOperation):
         return {**own, "captures": self.captures, "function": attributes["order"].value.data}
 
     def _plain_indices(self, order: Keyed, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
-        """Returns sorted indices in plain JAX."""
         compiled = order.value
         consts = custom_operator._filled(compiled.consts, operands[self.given :])
 
@@ -353,7 +351,7 @@ _operation = functools.cache(LessOperation)
 
 
 class LessIndexOperation(_OrderOperation):
-    """A sort of positions of items, which stay in their leaves' arrays."""
+    """A sort of the positions of items, which stay in the arrays of their leaves."""
 
     def __init__(self, leaf_ranks: Sequence[int], capture_ranks: Sequence[int]):
         self.leaves = len(leaf_ranks)

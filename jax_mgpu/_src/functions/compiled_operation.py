@@ -15,7 +15,7 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions.emit import Layout
 
-# Rows of so many bytes have their own tiles in scans; shorter ones share tiles.
+# A scan gives rows of at least so many bytes their own tiles; shorter rows share tiles.
 LONG_ROW_BYTES = 1 << 17
 
 
@@ -79,7 +79,7 @@ class CompiledOperation(Operation):
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""
         if devices > 1 and self.captures:
-            return True  # each device has its rows, but not its part of captured values
+            return True  # each device has its own rows, but not its own part of captured values
         problem = library.compiler_problem()
         if problem:
             warn_once(f"functions as {self.what} run in plain JAX, which is slower: {problem}")

@@ -1,8 +1,9 @@
 """Reductions and scans by a caller's function, in kernels that are compiled for it.
 
-The function is traced once on one item, and written as lines (emit/), an attribute of the call. The handler compiles
-them when XLA loads the program, perhaps in another process. Plain JAX serves other functions and platforms, machines
-without NVRTC, and derivatives that are no recurrences (scan_tangents.py).
+The function is traced once on one item, and written as lines of operations (emit/), which are an attribute of the call.
+The handler compiles these lines when XLA loads the program, perhaps in another process. Plain JAX serves functions that
+cannot be written so, other platforms, machines without NVRTC, and derivatives that are no recurrences
+(scan_tangents.py).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from jax_mgpu._src.functions.operators import (
 from jax_mgpu._src.functions.scan_tangents import Partials, partials_of, scan_tangents
 from jax_mgpu._src.functions.transform import Load, map_leaves
 
-RULES = "custom_jvp", "custom_vjp"  # primitives with a caller's derivative rules begin so
+RULES = "custom_jvp", "custom_vjp"  # names of primitives with a caller's derivative rules begin so
 
 # A function of elements scans each column of the items by itself. A kernel walks along rows if all leaves have one
 # width, and a column's item has at most MAX_ROW_ITEM_BYTES. Otherwise, columns of items with more than
@@ -67,7 +68,7 @@ MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
 # Larger states of segmented reductions exceed a block's shared memory: then a scan computes the results.
 MAX_SEGMENT_BYTES = 72
-DIRECTIONS = "exclusive", "reverse", "total"  # choices in a scan
+DIRECTIONS = "exclusive", "reverse", "total"  # attributes that a caller of a scan chooses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class _Traced:
     """A traced function, without captured values."""
 
     jaxpr: Any
-    consts: tuple[Any, ...]  # values, or references to captured operands
+    consts: tuple[Any, ...]  # each is a value, or a reference to a captured operand
 
     def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
         """Returns the function over lists of leaves."""
@@ -114,7 +115,7 @@ class _Function(WrittenOperator):
 
     @functools.cached_property
     def partials(self) -> Partials | None:
-        """Partial derivatives of an operator of independent numbers."""
+        """The partial derivatives of the operator, if its leaves are numbers that do not depend on each other."""
         if self.kind is not None:
             return None
         leaves = self.results
@@ -123,11 +124,11 @@ class _Function(WrittenOperator):
 
     @property
     def largest_segment_bytes(self) -> int:
-        """A thread's bytes per item in a segmented reduction."""
+        """The bytes per item that a thread of a segmented reduction has room for."""
         return max(self.state_bytes, self.largest_bytes)
 
     def keeping(self, key: Keyed, kept: tuple[int, ...], *, reverse: int, exclusive: int) -> Keyed:
-        """Returns the function with these results; it captures nothing."""
+        """Returns the function with these results only; it captures nothing."""
         if self.whole is not None:
             kept = tuple(self.kept[i] for i in kept)
             whole: _Function = self.whole.value
@@ -180,12 +181,10 @@ def _filled(values: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A written function, and its operands."""
-
     keyed: Keyed
     leaves: Sequence[Any]
     captures: Sequence[Any]
-    structure: PyTreeDef  # of results
+    structure: PyTreeDef  # the structure of results
     results: int
 
     @property
@@ -261,13 +260,12 @@ def _scan_columns(
 
 
 def _fit_rows(leaves: Sequence[jax.Array]) -> bool:
-    """Whether the kernel that walks along rows takes these numbers as an item."""
     widths = {leaf.dtype.itemsize for leaf in leaves}
     return len(widths) == 1 and max(widths) <= 8 and len(leaves) * max(widths) <= MAX_ROW_ITEM_BYTES
 
 
 def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
-    """Returns one column's operator if the function combines columns of large items by themselves."""
+    """Returns the operator of one column if the function combines each column of large items by itself."""
     leaves, structure = flatten(x)
     shape = leaves[0].shape[1:]
     scalars = len(leaves) * math.prod(shape)
@@ -357,7 +355,6 @@ def run_mapped(
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
-    """Returns the attributes that are compiled into a scan's function."""
     return {name: on for name, on in flags.items() if name in ("reverse", "exclusive")}
 
 
@@ -393,7 +390,7 @@ def has_kernels() -> bool:
 
 
 def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
-    """Warns once that a function cannot be compiled on a machine that compiles others."""
+    """Warns once that a function cannot be compiled, on a machine that compiles others."""
     if jax.default_backend() == "gpu" and has_kernels():
         warn_once(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
 
@@ -407,7 +404,6 @@ def _written(
     reverse: bool,
     exclusive: bool,
 ) -> tuple[Keyed, Sequence[Any]]:
-    """Returns the function, and its captured values."""
     items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     with free_of_explicit_axes():
         load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
@@ -431,7 +427,7 @@ def _written(
     written = emit_operator(
         closed, nothing=identity, reverse=reverse, exclusive=exclusive, commutes=operator.commutes, **given
     )
-    # Kernels do not need this identity: it is the value of empty segments, which plain JAX fills in.
+    # Kernels do not need the identity of empty segments, which plain JAX fills in.
     known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
     traced = [
         None
@@ -462,7 +458,7 @@ def _written(
 
 
 def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
-    """Whether a jaxpr has primitives whose names begin so."""
+    """Whether a jaxpr has primitives whose names begin with one of these."""
     return any(
         equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
         for equation in jaxpr.eqns
@@ -470,7 +466,7 @@ def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
 
 
 def _rules(closed: ClosedJaxpr) -> Any:
-    """Returns a key that tells functions of the same lines by first and second derivatives."""
+    """Returns a key that distinguishes functions with the same lines by their first and second derivatives."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
@@ -481,7 +477,7 @@ def _rules(closed: ClosedJaxpr) -> Any:
             closed = jax.make_jaxpr(functools.partial(_gradient, closed))(
                 *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in variables)
             )
-        except (TypeError, ValueError, NotImplementedError):  # a loop, for instance, has none
+        except (TypeError, ValueError, NotImplementedError):  # a loop, for instance, has no such derivative
             break
         texts.append(_text(closed.jaxpr))
         texts += [np.asarray(const).tobytes() for const in closed.consts if not isinstance(const, jax.core.Tracer)]
@@ -494,7 +490,6 @@ def _text(jaxpr: Jaxpr) -> str:
 
 
 def _gradient(closed: ClosedJaxpr, *operands: jax.Array) -> Sequence[Any]:
-    """Returns cotangents of constants and arguments."""
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
     consts = len(closed.jaxpr.constvars)
 
@@ -632,7 +627,6 @@ class FunctionOperation(CompiledOperation):
         return [*scanned, *results] if total else scanned
 
     def _plain(self, *operands: jax.Array, function: Keyed, width: int = 0, **flags: int) -> Sequence[Any]:
-        """Runs plain JAX; only a scan has flags."""
         if width:
             scan_column = functools.partial(self._plain, function=function, **flags)
             of_column = [1] * self.leaves + [None] * (self.captures + 2)
@@ -680,7 +674,7 @@ class FunctionOperation(CompiledOperation):
         return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
 
     def _run_whole(self, operands: Sequence[Any], function: Keyed, **attributes: Any) -> list[Any]:
-        """Runs what JAX can differentiate: a scan, if its derivative has kernels."""
+        """Runs the operation in a form that JAX can differentiate: by a scan, if its derivative has kernels."""
         compiled, is_scan = function.value, "reverse" in attributes
         if compiled.whole is None and (is_scan or compiled.partials is None):
             return list(self.fallback(*operands, function=function, **attributes))
@@ -701,7 +695,6 @@ class FunctionOperation(CompiledOperation):
     def _scan_jvp(
         self, partials: Partials, primals: Operands, tangents: Sequence[Any], function: Keyed, width: int, **flags: int
     ) -> tuple[Any, Any]:
-        """Differentiates a scan by recurrences."""
         results = self.run(primals, function=function, width=width, **flags)
         compiled, operands = function.value, list(primals)
         captures, (heads, count) = operands[self.captured], operands[-2:]

@@ -92,7 +92,7 @@ class Grouping(abc.ABC):
 
     @abc.abstractmethod
     def spread(self, results: jax.Array) -> jax.Array:
-        """Returns each item's group's result; 0 for items in none."""
+        """Returns, for each item, the result of its group; 0 for items in no group."""
 
     @abc.abstractmethod
     def median(self, x: jax.Array) -> jax.Array:
@@ -115,7 +115,7 @@ class Leaf:
       mean: whether to divide sums by numbers of items.
       trailing: the shape of an item.
       dtype: the dtype of the results.
-      fill: empty results: 0, or -1 for indices.
+      fill: the value of empty results: 0, or -1 for indices.
       made: computes operators that kernels lack by the reductions of a `Grouping`.
       ddof: the number that a variance subtracts from the number of items.
     """
@@ -175,9 +175,10 @@ def _result(leaf: Leaf, grouping: Grouping, values: jax.Array) -> jax.Array:
 
 
 def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Averages squared differences from the mean, in two passes over items minus their smallest.
+    """Returns the mean of squared differences from the mean, in two passes over the items minus their smallest.
 
-    Otherwise, rounding of the mean can exceed the differences of nearly equal items. Differences of integers are exact.
+    Without that subtraction, the rounding of the mean can exceed the differences of nearly equal items. Differences of
+    integers are exact.
     """
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
@@ -201,7 +202,6 @@ def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Returns the variance's root, whose derivative is 0 where it is 0."""
     variance = _variance(dataclasses.replace(leaf, dtype=accumulator_dtype(leaf.dtype)), grouping)
     is_positive = variance > 0
     root = jnp.sqrt(jnp.where(is_positive, variance, 1))
@@ -218,7 +218,6 @@ def _end(leaf: Leaf, grouping: Grouping, last: bool) -> jax.Array:
 
 
 def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Computes each column by itself."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     of_rows = of_column if leaf.x.ndim == 1 else jax.vmap(of_column, in_axes=1, out_axes=-1)
@@ -247,7 +246,7 @@ def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
     return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))
 
 
-# Operators that kernels lack. Those of any dtype do not read items' values.
+# Functions that compute operators which kernels lack. Operators of any dtype do not read the items' values.
 Make = Callable[[Leaf, Grouping], jax.Array]
 OF_ANY_DTYPE: dict[str, Make] = {
     "count": _count,
@@ -277,7 +276,7 @@ def over_devices(
     leading: Sequence[tuple[int, ...]],
     dtype: DTypeLike,
 ) -> list[jax.Array]:
-    """Returns a leaf's results over a mesh axis, with these leading axes. `dtype` is that of numbers of items.
+    """Returns a leaf's results over a mesh axis, with these leading axes. `dtype` is the type of numbers of items.
 
     `run` combines `[n]` or `[n, width]` by an operator.
     """
@@ -307,8 +306,8 @@ def named_leaves(
     """Returns the leaves of a pytree `[n, ...]`, the function that rebuilds it from results, and n.
 
     `op` is a name, or a pytree of names that matches x or a prefix of its structure. Counts and indices have a dtype
-    for the items of all `devices`. Sums and products of integers have the type of `jnp.sum`, unless a dtype is given or
-    they are `scanned`. `made` allows operators that a `Grouping` computes.
+    that suffices for the items of all `devices`. Sums and products of integers have the type of `jnp.sum`, unless a
+    dtype is given or they are `scanned`. `made` allows operators that a `Grouping` computes.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # a list of numbers
@@ -343,7 +342,6 @@ def _names(
     takes_functions: bool,
     known: Sequence[str],
 ) -> list[str]:
-    """Returns each leaf's operator."""
     if isinstance(op, str):
         names = [op] * structure.num_leaves
     else:
@@ -359,7 +357,7 @@ def _names(
 
 
 def expect_name(operation: str, name: object, names: Sequence[str], takes_functions: bool = True) -> None:
-    """Raises unless it names an operator; the error says whether a function may take its place."""
+    """Raises unless this names an operator; the error says whether a function may take its place."""
     if isinstance(name, str) and name in names:
         return
     expect_no_array_function(operation, name, takes_functions)
@@ -369,7 +367,7 @@ def expect_name(operation: str, name: object, names: Sequence[str], takes_functi
 
 
 def expect_ddof(operation: str, ddof: object, names: Sequence[str] | None) -> None:
-    """Checks what a variance subtracts from the number of items: static, and 0 without a variance."""
+    """Checks `ddof`, which a variance subtracts from the number of items: static, and 0 without a variance."""
     is_number = isinstance(ddof, (int, float, np.integer, np.floating))
     if not is_number or isinstance(ddof, (bool, np.timedelta64)):
         raise type_error(operation, "ddof", "a static number", describe_static(ddof))
@@ -387,7 +385,7 @@ def _leaf(
     convert_to: DTypeLike | None,
     ddof: float,
 ) -> Leaf:
-    """Returns an array converted for its operator; n is the number of all items."""
+    """Returns an array, converted to what its operator combines; n is the number of all items."""
     if name in OF_ANY_DTYPE:
         x = whole_axes(x if convert_to is None else _numbers(operation, argument, x, convert_to))
         dtype = index_dtype(operation, argument, n) if name == "count" else x.dtype
@@ -436,7 +434,7 @@ def _leaf(
 
 
 def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) -> tuple[jax.Array, Any]:
-    """Returns items of a variance or of an operator of ranks, and the results' type."""
+    """Returns the items of a variance or of an operator of ranks, and the type of its results."""
     items = items.astype(jnp.uint8) if items.dtype == jnp.bool_ else items
     if name in ("var", "std"):
         items = items.astype(accumulator_dtype(items.dtype))
@@ -444,8 +442,8 @@ def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) 
 
 
 def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: int) -> tuple[jax.Array, Kind, Any]:
-    """Returns the array for bools, its operator, and the results' type."""
-    if kind == Kind.ADD:  # a count in the type of jnp.sum, which holds n
+    """Returns the array that kernels combine instead of bools, the operator, and the type of the results."""
+    if kind == Kind.ADD:  # the count has the type of jnp.sum, and holds n
         dtype = np.promote_types(sum_dtype(items.dtype), index_dtype(operation, argument, n))
         return items.astype(dtype), kind, dtype
     if kind.gives_index:
@@ -468,10 +466,10 @@ def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
-    """Divides as IEEE 754 rounds, so that the mean of equal items is that item.
+    """Rounds quotients as IEEE 754 does, so that the mean of equal items is that item.
 
-    XLA multiplies by the reciprocal of a constant or broadcast number: the mean of 41 items of 127 is then not 127. So
-    the divisor is a maximum with a number of at most 0, which XLA cannot simplify.
+    XLA divides by a constant or a broadcast number by multiplying by its reciprocal, which makes the mean of 41 items
+    of 127 wrong. So the divisor is the maximum of the number and a number that is at most 0, which XLA cannot simplify.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
@@ -480,8 +478,8 @@ def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
 def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) -> jax.Array:
     """Corrects a GPU's float32 quotients by a step of Newton's method.
 
-    The remainder must be exact. So both factors are split into halves of 12 bits, whose products are exact. If the
-    remainder is NaN, the infinite or NaN quotient stays.
+    The remainder must be exact. So both factors are split into halves of 12 bits, whose products are exact with and
+    without fused multiplication. If the remainder is not a number, the quotient is infinite or NaN, and stays.
     """
     (q, q_rest), (n, n_rest) = _halves(quotients), _halves(items.astype(sums.dtype))
     remainders = sums - q * n - q * n_rest - q_rest * n - q_rest * n_rest
@@ -489,7 +487,7 @@ def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) 
 
 
 def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Splits float32 numbers into two of 12 bits."""
+    """Splits float32 numbers into sums of two numbers of 12 bits."""
     words = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
     high = jax.lax.bitcast_convert_type(words, jnp.float32)
     return high, x - high

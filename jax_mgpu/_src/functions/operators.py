@@ -100,7 +100,7 @@ class Operator:
       dead: the result for an item past the count.
       function: the caller's function, if it is one.
       initial: a scan's initial value, without the leading axis, or None.
-      kind: the built-in operator, up to `ARGMAX`; its identity changes no state.
+      kind: the built-in operator, up to `ARGMAX`; its identity changes no state that it is combined with.
       commutes: whether the operator is known to commute.
     """
 
@@ -207,10 +207,10 @@ def custom(
     commutative: bool = False,
     initial: Pytree = None,
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
-    """Returns a function as operator, the items, their number, and the function that restores results.
+    """Returns a caller's function as an operator, the items, their number, and the function that restores results.
 
-    Random keys are rows of words except in the function. `needs_identity` says why a number of items needs an identity,
-    or None. `commutative` is the caller's promise.
+    Random keys are rows of words everywhere but in the function. `needs_identity` says why an identity is needed for a
+    number of items, or returns None. `commutative` is the caller's promise.
     """
     expect_no_array_function(operation, op)
     leaves, structure, n = expect_pytree(operation, argument, x, "with a function as op a list is a pytree")
@@ -246,7 +246,7 @@ def custom(
     return operator, structure.unflatten(plain), n, restore
 
 
-# Functions of arrays that callers pass by mistake, and operators that do the same.
+# Functions of arrays that callers may pass by mistake, and the operators that do the same.
 ARRAY_FUNCTIONS = [
     (getattr(module, function), name)
     for module in (builtins, np, jnp, jax.lax, jax.nn)
@@ -307,14 +307,15 @@ def identities(identity: Pytree, like: Pytree) -> Any:
 
 
 def of_nothing(operator: Operator, *operands: object) -> Any:
-    """Returns the identity, varying under shard_map as results do."""
+    """Returns the identity as a state that varies under shard_map as results do."""
     given = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
 
 
 def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[jax.Array, Any]:
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
-    # A part of an item may be computed from its position: under shard_map it must vary as the rest.
+    # A function may compute a part of an item from its position alone: under shard_map that part must vary as the rest
+    # does.
     made, structure = flatten(operator.extract(x, positions))
     return positions, structure.unflatten(reconcile_vma([*made, *heads])[: len(made)])
 
@@ -395,7 +396,7 @@ def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, c
 
 
 def segment_ends(operator: Operator, states: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """Returns segments' results from the scan of states."""
+    """Returns the results of segments from the scan of their states."""
     begin, end = segment_bounds(heads, n, count)
     last = jnp.where(begin < end, end - 1, -1)  # no item is taken twice
     states = jax.tree.map(lambda s: _rows_at(s, last), states)

@@ -33,7 +33,7 @@ from jax_mgpu._src.keys.bits import shifted
 def recurrence(
     a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int, late: int = False
 ) -> jax.Array:
-    """Returns y[i] = a[i] y[i - 1] + b[i] within segments, or from their ends; 0 for dead items.
+    """Returns y[i] = a[i] y[i - 1] + b[i] from the start of each segment, or from its end; 0 for dead items.
 
     If it is late, y[i] = a[i - 1] y[i - 1] + b[i].
     """
@@ -41,14 +41,14 @@ def recurrence(
 
 
 def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
-    """Returns y[i - 1], or y[i + 1], within segments; 0 where there is none, and for dead items."""
+    """Returns y[i - 1], or y[i + 1], within each segment; 0 where there is none, and for dead items."""
     moved = shifted(y, -1 if reverse else 1)
     return select(edges(y.shape[0], heads, count, reverse), jnp.zeros_like(moved), moved)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # one function for all recurrences
+@functools.partial(jax.jit, static_argnums=(0, 3))  # one function of the program for all recurrences
 def edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """Returns which items get no carry: each segment's first (or last), and dead ones."""
+    """Returns which items get no carry: the first of each segment (or the last), and dead items."""
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     alone = shifted(starts, -1, True) if reverse else starts
@@ -153,10 +153,10 @@ NEUTRAL = 1, 0, 1  # as a state of a late recurrence
 def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
     """Combines two states of the kernel, the earlier first.
 
-    A state maps the value before its items to that at their last: v -> factor v + term. In a late recurrence, its third
-    part is the last item's factor, which is still to come. A term of 0 stays 0 even if a product of factors is
-    infinite. The neutral state applies the factor to come, so no kernel may take a result from a state that ends with
-    it.
+    A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
+    recurrence, the third part of a state is the factor of its last item, which is still to come. A term of 0 stays 0
+    even if a product of factors is infinite. The neutral state applies the factor to come, so no kernel may take a
+    result from a state that ends with it.
     """
     (factor, term, *pending), (next_factor, next_term, *last) = a, b
     for still_to_come in pending:

@@ -1,9 +1,9 @@
 """The derivative of a scan by a function, as linear recurrences.
 
 A result is y[i] = f(y[i - 1], x[i]), and its tangent dy[i] = A[i] dy[i - 1] + B[i] dx[i] with f's partial derivatives A
-and B. If a state's leaves do not depend on each other in a cycle, each leaf is a recurrence of numbers (recurrence.py),
-after those on which it depends. A loss that uses one leaf needs its recurrence only, and a partial derivative that is
-an item needs no pass over memory.
+and B. If no leaves of a state depend on each other, each leaf is a linear recurrence of numbers (recurrence.py), after
+those of the leaves on which it depends. A loss that uses one leaf needs only the recurrence of that leaf, and a partial
+derivative that is an item itself needs no pass over memory.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Partials:
 
     Args:
       order: leaves with derivatives, each after those of the earlier state on which it depends.
-      known: partial derivatives by leaf of the result and argument that are `ONE` or an argument's number. The earlier
-        state's leaves are the first arguments.
-      computed: the others that are not 0, in the order of the results of `closed`.
+      known: the partial derivatives that are 1 or an argument: `ONE` or the number of the argument, by leaf of the
+        result and argument. The earlier state's leaves are the first arguments.
+      computed: the other ones that are not always 0, in the order of the results of `closed`.
       closed: computes them from constants and arguments.
     """
 
@@ -74,7 +74,7 @@ class Partials:
 def partials_of(jaxpr: Jaxpr, consts: Sequence[Any], leaves: Sequence[Any]) -> Partials | None:
     """Returns partial derivatives, or None if leaves depend on each other.
 
-    `jaxpr` takes constants like the avals `consts`, and both states' leaves.
+    `jaxpr` takes constants, of which `consts` are the avals, and the leaves of both states.
     """
     numbers = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     inexact = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
@@ -132,7 +132,7 @@ def _product(parameters: Mapping[str, Any], x: Any, y: Any) -> list[Any] | None:
 
 
 def _sources(jaxpr: Jaxpr, arguments: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Returns the arguments on which each result's derivatives depend."""
+    """Returns, for each result, the arguments on which its derivatives depend."""
     nothing: frozenset[int] = frozenset()
 
     def step(equation: JaxprEqn, operands: list[frozenset[int]]) -> list[frozenset[int]]:
@@ -164,7 +164,7 @@ def _calls(jaxpr: Jaxpr, prefix: str) -> bool:
 
 
 def _order(sources: Mapping[int, set[int]]) -> tuple[int, ...] | None:
-    """Returns leaves after their sources, or None if some depend on each other."""
+    """Returns the leaves, each after its sources, or None if some depend on each other."""
     order: list[int] = []
     while len(order) < len(sources):
         ready = [i for i in sources if i not in order and sources[i] <= {*order}]
@@ -187,7 +187,7 @@ def scan_tangents(
     reverse: int,
     total: int,
 ) -> list[jax.Array | None]:
-    """Returns tangents of a scan of x with tangents dx, and of totals on request.
+    """Returns the tangents of a scan of items x, whose tangents are dx, and of its totals, if they are asked for.
 
     `results` are those of the scan.
     """
@@ -199,7 +199,7 @@ def scan_tangents(
     arguments = [*before, *x]
     # Ones for uncombined states: zero times an infinite derivative would be NaN.
     partial = partials.values(consts, [or_ones(~alone, argument) for argument in arguments])
-    # Factors of items without a carry are unused, so they may be the items themselves.
+    # A recurrence does not use the factors of items without a carry, so an item itself may be the factor.
     factor = {i: arguments[j] for (i, k), j in partials.known.items() if k == i and j != ONE and j >= width}
     tangents: list[jax.Array | None] = [None] * width
     for i in partials.order:
@@ -228,7 +228,7 @@ def scan_tangents(
 def _terms(
     i: int, partial: Mapping[tuple[int, int], Any], dx: Sequence[jax.Array | None], alone: jax.Array
 ) -> list[jax.Array]:
-    """Returns the parts of a leaf's tangent from its item's tangents."""
+    """Returns the parts of a leaf's tangent that come from the tangents of its item."""
     parts, width = [], len(dx)
     for j, tangent in enumerate(dx):
         if tangent is None or ((i, width + j) not in partial and j != i):
@@ -250,7 +250,6 @@ def _times(weight: Any, tangent: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _sums(x: jax.Array, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """Returns running sums of each column."""
     name = "scan" if x.ndim == 1 else "scan_rows"
     initial = {"initial": ABSENT} if x.ndim == 1 else {}
     flags: dict[str, Attribute] = {"exclusive": False, "reverse": bool(reverse), "total": False}

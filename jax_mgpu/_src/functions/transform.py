@@ -55,10 +55,10 @@ def mapped(
     axis_name: AxisName | None = None,
     inside: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Any, Load | None]:
-    """Returns the operation's items, and how they are loaded; without a function, the given items.
+    """Returns the items that the operation works on, and how they are loaded; without a function, the given items.
 
-    `count` is the public argument. Over a mesh axis, positions are global. `inside` keeps items in no segment from
-    derivatives.
+    `count` is the argument of the public function. Over a mesh axis, a position is that in the global array. `inside`
+    excludes items that belong to no segment from the derivatives of an array.
     """
     if function is None:
         return x, None
@@ -109,7 +109,7 @@ def emitted(
     count: jax.Array,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """Maps a function over n states and perhaps their positions; 0 where not `live`.
+    """Maps a caller's function over n states, or states and their positions; 0 for those that are not `live`.
 
     The first live state replaces dead ones, so neither results nor derivatives depend on memory there. Without a
     function, the states are returned.
@@ -145,9 +145,9 @@ def _positions(
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """Returns load and leaf for kernels that map items; None and the leaves if there are none.
+    """Returns the load and the leaf for kernels that map items as they load them; None and the leaves if none do.
 
-    They support one named operator over one array of numbers.
+    Such kernels support one named operator over one array of numbers.
     """
     if load is None or len(leaves) != 1:
         return None, leaves
@@ -164,7 +164,7 @@ def map_leaves(
     position_dtype: DTypeLike,
     begin: jax.Array | None = None,
 ) -> Any:
-    """Maps a function of leaves and position over all items.
+    """Maps a function of an item's leaves and its position over all items.
 
     The first item replaces items past the count, so neither results nor derivatives depend on memory there.
     """
@@ -186,7 +186,7 @@ def takes_position(function: Callable[..., Any]) -> bool:
     """Whether a function has exactly two positional arguments without defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # not written in Python
+    except (TypeError, ValueError):  # the function is not written in Python
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters) == 2

@@ -21,7 +21,7 @@ def is_random_key(dtype: DTypeLike) -> bool:
 
 
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
-    """`jnp.where`. Of numbers and arrays of one shape and dtype, it makes no nested `jit`."""
+    """`jnp.where`. For numbers and arrays of one shape and dtype, it makes no nested `jit`."""
     like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
     if like is None or _over_a_mesh(like):
         return jnp.where(condition, x, y)
@@ -38,14 +38,14 @@ def _over_a_mesh(x: jax.Array) -> bool:
 
 
 def _fills(v: Any, like: jax.Array, numbers: Any) -> bool:
-    """Whether a scalar can be repeated unchanged in an array's shape and dtype."""
+    """Whether a scalar can be repeated in the shape and dtype of an array unchanged."""
     if hasattr(v, "dtype"):
         return bool(v.ndim == 0 and v.dtype == like.dtype)
     return isinstance(v, numbers) and not isinstance(v, bool)
 
 
 def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
-    """`jnp.clip` between scalars of x's type, as one step."""
+    """`jnp.clip` between scalars that the type of x holds, as one step of a program."""
     low, high = (np.asarray(v, x.dtype) if isinstance(v, int) else jnp.asarray(v, x.dtype) for v in (low, high))
     return jnp.clip(x, low, high) if _over_a_mesh(x) else jax.lax.clamp(low, x, high)
 
@@ -53,7 +53,7 @@ def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
 def ordered_integers(keys: jax.Array) -> jax.Array:
     """Returns integers in the order of the keys: one for all NaNs, one for both zeros.
 
-    XLA's CPU code compares subnormal floats as zeros, so only bits count.
+    They are computed from the bits, because XLA's CPU code compares subnormal floats as zeros.
     """
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return keys
@@ -66,7 +66,7 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
 
 
 def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """`ordered_integers` across arrays of one dtype; keys of two words are numbered in order."""
+    """Returns `ordered_integers` that compare across arrays of one dtype; keys of two words are numbered in order."""
     if not is_words(arrays[0]):
         return tuple(map(ordered_integers, arrays))
     keys = jnp.concatenate(arrays)
@@ -80,7 +80,7 @@ def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def shifted(x: jax.Array, by: int, fill: ArrayLike = 0) -> jax.Array:
-    """`x[i - by]` along the leading axis, else `fill`.
+    """Returns `x[i - by]` for each i of the leading axis, `fill` where there is no such item.
 
     `jnp.roll` fails in JAX 0.11 on an Explicit axis of one device: a part of one item loses the axis.
     """
@@ -89,7 +89,7 @@ def shifted(x: jax.Array, by: int, fill: ArrayLike = 0) -> jax.Array:
 
 
 def is_words(keys: jax.Array) -> bool:
-    """Whether keys are 64-bit numbers of two words, low as the real part (`columns.py`)."""
+    """Whether keys are 64-bit numbers of two words, of which the low one is the real part (see `columns.py`)."""
     return jnp.issubdtype(keys.dtype, jnp.complexfloating)
 
 
@@ -110,11 +110,11 @@ def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
 
 
 def opaque(words: jax.Array) -> jax.Array:
-    """Returns the same unsigned integers, but hides that they become or were bits of floats.
+    """Returns the same unsigned integers, but hides from compilers that they are, or become, the bits of floats.
 
-    LLVM makes a flip of a sign bit a negation of the float, which on a GPU changes all NaNs to one. XLA's CPU code
-    loads and stores bits of bfloat16 as bfloat16. The added term is 0, as a product of neighbouring integers is even;
-    compilers do not know.
+    LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to the same
+    NaN. XLA's CPU code loads and stores bits of bfloat16 as bfloat16. The added term is 0, because a product of
+    neighbouring integers is even; compilers do not know this.
     """
     return words ^ (words * (words + 1) & 1)
 
@@ -127,10 +127,10 @@ def is_narrow_float(dtype: DTypeLike) -> bool:
 def keeping_bits(
     move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False, adds: bool = False
 ) -> jax.Array:
-    """`move(arrays, *others)`, linear in the arrays (or None), bit for bit.
+    """`move(arrays, *others)`, which moves items of the arrays (or None) and is linear in them, bit for bit.
 
     Narrow floats move as integers. Tangents move as floats, because moved integers have no derivative, and as float32
-    if the transpose `adds`. If `move` only `repeats`, a barrier hides from XLA that floats could be repeated.
+    if the transpose `adds`. If `move` only repeats items, a barrier hides from XLA that it could repeat floats as well.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
     if not is_narrow_float(dtype):
@@ -141,13 +141,14 @@ def keeping_bits(
     def move_bits(arrays: Any, *others: Any) -> jax.Array:
         bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
         moved = move(bits, *others)
-        moved = opaque(moved)  # else XLA's CPU code selects among vectors of bfloat16
+        moved = opaque(moved)  # otherwise XLA's CPU code selects among vectors of bfloat16
         return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(moved) if repeats else moved, dtype)
 
     @move_bits.defjvp
     def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         wide = jnp.float32 if adds else dtype
-        moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])  # outside of jit, from NumPy arrays
+        # Tangents outside of jit may be NumPy arrays.
+        moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])
         return move_bits(*primals), move(moving, *primals[1:]).astype(dtype)
 
     return move_bits(arrays, *others)
@@ -161,9 +162,10 @@ def part_of(x: jax.Array, begin: int, end: int) -> jax.Array:
 def special_case(
     holds: Callable[[], jax.Array], special: Callable[..., T], general: Callable[..., T], *operands: Any
 ) -> T:
-    """`general(*operands)`, or `special(*operands)` with the same bits if `holds()`.
+    """`general(*operands)`, or `special(*operands)` if `holds()`, which then gives the same bits.
 
-    A batch selects between both results, which may change narrow floats' NaNs: these use `general`.
+    In a batch, JAX selects between the two results, which may change the NaNs of narrow floats: these always use
+    `general`.
     """
     if any(is_narrow_float(x.dtype) for x in jax.tree.leaves(operands)):
         return general(*operands)

@@ -1,18 +1,19 @@
 """Keys of several columns: packs them into codes that kernels compare, and unpacks results.
 
-Each column becomes a number of its width in its order: an integer's sign is flipped, a float becomes its
-`ordered_integers`, and a descending column flips all bits. These numbers, the first column highest, form one long
-number. Up to 64 bits are a key for kernels, in the narrowest of 8, 16, 32 and 64 bits; XLA fuses packing and unpacking
-into one pass each.
+Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
+becomes its `ordered_integers`, and all bits are flipped for a descending column. These numbers, the first column
+highest, form one long number. If it has up to 64 bits, it is the key for kernels, in the narrowest of 8, 16, 32 and 64
+bits; XLA fuses packing and unpacking into one pass each.
 
 The code of a float does not hold its bits: all NaNs have one code, and so have both zeros. So operations on two sorted
-operands fetch floats by the kernel's indices. A sort needs no such codes: it sorts by a float column or by a code of
-neighbouring integers while other columns move along, and then by the next columns within segments of equal keys
-(`Columns.cuts`). With two keys of up to 64 bits, it may take the lower one first (`Columns.two_keys`).
+operands fetch floats by the indices that the kernel returns. A sort needs no codes of floats: it sorts by a float
+column, or by neighbouring integers as one code, while other columns move along, and then by the next columns within
+segments of equal keys (`Columns.cuts`). With two keys of up to 64 bits, it may take the lower one first
+(`Columns.two_keys`).
 
 Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot move along takes the lowest piece first;
-each pass is stable. Two sorted operands search each other by their highest 64 bits, which a key's place in the merge
-replaces, until at most 64 bits remain.
+each pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a
+key in the merge replaces these bits, until at most 64 bits remain.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ MAX_COLUMNS = 8
 
 
 class SortKey(NamedTuple):
-    """One key of kernels: its direction, and how many low bits may differ."""
+    """One of the keys that kernels sort by: its direction, and how many of its low bits may differ."""
 
     keys: jax.Array
     descending: bool
@@ -66,13 +67,13 @@ class Columns:
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
         if len(columns) > MAX_COLUMNS:
             raise value_error(operation, argument, f"1 to {MAX_COLUMNS} columns", f"{len(columns)} columns")
-        # Errors call an array in descending order, also a column, by the caller's name without an index.
+        # An array in descending order is one column too; errors call it by the caller's name, without an index.
         self.names = [argument] if len(columns) == 1 else [f"{argument}[{i}]" for i in range(len(columns))]
         self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
         for name, x in zip(self.names, self.arrays, strict=True):
             if x.shape != self.shape:
                 raise value_error(operation, name, f"the length of {self.names[0]}, {self.shape[0]}", describe(x))
-        if not self.fits:  # packing is elementwise, but several codes need other steps
+        if not self.fits:  # packing is elementwise, but other steps for several codes are not
             self.arrays = [whole_axes(x) for x in self.arrays]
         self.descending = _directions(operation, descending, len(columns))
         self.structure: Callable[[Sequence[Any]], Any] = getattr(columns, "_make", tuple)
@@ -94,12 +95,12 @@ class Columns:
 
     @property
     def are_integers(self) -> bool:
-        """Whether codes determine the columns."""
+        """Whether the columns can be computed from their codes."""
         return all(map(_is_integer, self.arrays))
 
     @property
     def is_code(self) -> bool:
-        """Whether one key's code determines the columns."""
+        """Whether the columns can be computed from the code of one key."""
         return self.fits and self.are_integers
 
     @property
@@ -123,11 +124,11 @@ class Columns:
 
     @property
     def is_key(self) -> bool:
-        """Whether one key, a code or the only column, determines the columns."""
+        """Whether the columns can be computed from one key, be it a code or the only column."""
         return len(self.arrays) == 1 or self.is_code
 
     def key(self) -> SortKey:
-        """Returns one key with all bits."""
+        """Returns the columns as one key that holds all their bits."""
         if len(self.arrays) > 1:
             return SortKey(self.codes()[0], False, self.code_bits[0])
         return SortKey(self.arrays[0], self.descending[0], self.bits)
@@ -153,10 +154,10 @@ class Columns:
         return self.structure(keys) if self.are_two_words else self.restored(keys)
 
     def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
-        """Returns cuts into parts that kernels sort by in turn.
+        """Returns where to cut the columns into parts that kernels sort by, one after the other.
 
         `travel` tells whether kernels can move these keys. The first part has as few columns as that allows, but all
-        leading integers of 32 bits together. Empty if there are no such cuts.
+        leading integers that fit 32 bits together. The list is empty if the columns cannot be cut.
         """
         n = len(self.arrays)
         for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):
@@ -198,7 +199,7 @@ class Columns:
         return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
 
     def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
-        """Returns columns from the highest codes; None for columns that these do not hold."""
+        """Returns the columns of items from their highest codes; None for columns that these do not hold."""
         pairs = zip(codes, self.code_bits, strict=False)
         digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
         columns: list[jax.Array | None] = []
@@ -229,13 +230,13 @@ class Columns:
         live: jax.Array,
         fill: Callable[[Any], jax.Array] = lambda dtype: jnp.zeros((1,), dtype),
     ) -> Any:
-        """Returns columns of moved codes in the input's structure; `fill(dtype)` past live items."""
+        """Returns the columns of moved codes in the input's structure; `fill(dtype)` past the live items."""
         floats = iter(rest)
         columns = [next(floats) if x is None else x for x in self.unpacked([code])]
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
 
     def run_keys(self) -> jax.Array:
-        """Returns codes, or numbers of runs: neighbours are equal exactly if all columns' are."""
+        """Returns codes, or the numbers of runs: neighbours are equal exactly if those in all columns are."""
         if self.fits:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
@@ -255,7 +256,7 @@ def key_starts(keys: jax.Array | Columns) -> jax.Array:
 def expect_keys(
     operation: str, argument: str, keys: Keys, descending: Directions = False
 ) -> tuple[jax.Array | Columns, bool]:
-    """Returns an array or `Columns`, which know their directions, and whether an array is descending."""
+    """Returns an array or `Columns`, and whether an array is in descending order; `Columns` know their directions."""
     if _is_columns(keys):
         return Columns(operation, argument, keys, descending), False
     if isinstance(keys, list) and _has_arrays(keys):
@@ -296,7 +297,7 @@ def columns_of(keys: jax.Array | Columns) -> list[jax.Array]:
 
 
 def alike(keys: jax.Array | Columns, other: Any) -> Any:
-    """Returns `other`, of the same types in the caller's form, as checked keys."""
+    """Returns `other`, keys of the same types in the caller's form, as checked keys."""
     return keys.replaced(other) if isinstance(keys, Columns) else other
 
 
@@ -311,7 +312,7 @@ def in_form(keys: jax.Array | Columns) -> Any:
 
 
 def expect_told_apart(operation: str, **keys: Keys | None) -> None:
-    """Raises if 64-bit floats of the host become equal as 32 bits.
+    """Raises if 64-bit floats of the host become equal once JAX cuts them to 32 bits.
 
     Operations that test keys for equality call it.
     """
@@ -329,7 +330,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
         numbers = np.concatenate(list(host.values()))
         with np.errstate(over="ignore"):
             if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
-                continue  # float32 is exact: the usual case takes one pass
+                continue  # float32 holds these floats exactly
             numbers.sort()
             cut = numbers.astype(np.float32)
         merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))
@@ -340,7 +341,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
 
 
 def _wide_floats(x: object) -> np.ndarray | None:
-    """Returns the host's 64-bit floats, Python's too; None for anything else."""
+    """Returns the host's 64-bit floats, Python's among them; None for anything else."""
     leaves = x if isinstance(x, (list, tuple)) else [x]
     if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
         return None
@@ -370,13 +371,13 @@ def _directions(operation: str, descending: Directions, columns: int) -> tuple[b
 
 
 class KeyPair:
-    """Two sorted operands as kernels take them; restores the caller's keys from results.
+    """Two sorted operands as kernels take them; also restores the caller's keys from the kernels' results.
 
     Attributes:
       a, b: keys, or columns' codes.
       a_count, b_count: live counts as operands.
       descending: whether `a` and `b` are in descending order.
-      is_code: whether keys from a kernel determine the caller's, without indices.
+      is_code: whether the caller's keys can be computed from the keys that a kernel returns, without indices.
     """
 
     def __init__(
@@ -412,7 +413,7 @@ class KeyPair:
 
     @property
     def rest(self) -> list[list[jax.Array]]:
-        """Columns of both sides that codes do not determine."""
+        """The columns of both sides that their codes do not determine."""
         return [[], []] if self._columns is None else [x.code_and_rest(self._operation)[1] for x in self._columns]
 
     @property
@@ -423,7 +424,7 @@ class KeyPair:
     def of_code_and_rest(
         self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: ArrayLike = 0
     ) -> Any:
-        """Returns the caller's keys from those moved over a mesh axis."""
+        """Returns the caller's keys from keys that were moved over a mesh axis."""
         if self._columns is None:
             return keys
         fill = functools.partial(fill_operand, self._operation, fill_value)
@@ -431,7 +432,7 @@ class KeyPair:
 
     @property
     def codes(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The pair as codes of unsigned words, for single arrays too."""
+        """The pair as codes of unsigned words, even for keys that are one array."""
         _, _, a_count, b_count = self.code_operands
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         return a.codes()[0], b.codes()[0], a_count, b_count
@@ -439,8 +440,8 @@ class KeyPair:
     def with_nans_apart(self) -> KeyPair:
         """Returns a pair in which no NaN of a equals one of b.
 
-        Floats become integers in their order, with a value below that of NaN for a's NaNs. a comes first among equal
-        keys.
+        It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs get that
+        value, because a comes first among equal keys.
         """
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         if a.are_integers:
@@ -449,7 +450,7 @@ class KeyPair:
         return KeyPair(self._operation, a, b, self.a_count, self.b_count)
 
     def fill(self, fill_value: ArrayLike) -> jax.Array:
-        """Returns the fill value of kernels' keys, `[1]`; `restored` fills columns."""
+        """Returns the fill value of the kernel's keys, `[1]`; `restored` fills columns."""
         if self._columns is None:
             return fill_operand(self._operation, fill_value, self.a.dtype)
         return jnp.zeros((1,), self.a.dtype)
@@ -462,10 +463,10 @@ class KeyPair:
         count: jax.Array | None = None,
         fill_value: ArrayLike = 0,
     ) -> Any:
-        """Returns the caller's keys from a kernel's.
+        """Returns the caller's keys from those that a kernel returned.
 
-        `count` of them are items, by default all live ones. Unless `is_code`, `indices` point into both sides, -1 past
-        the count.
+        `count` of them hold items, by default all that are live on both sides. Unless `is_code`, `indices` point into
+        both sides, -1 past the count.
         """
         if self._columns is None:
             return keys
@@ -485,20 +486,19 @@ class KeyPair:
         return a.structure([restore(*x) for x in zip(a.arrays, b.arrays, unpacked, strict=True)])
 
     def _live(self) -> jax.Array:
-        """Returns both sides' number of live items."""
         n_a, n_b = self.a.shape[0], self.b.shape[0]
         dtype = index_dtype(self._operation, "a and b", n_a + n_b)
         return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
 
 
 def expect_one_code(operation: str, keys: jax.Array | Columns) -> None:
-    """Raises over a mesh axis if one code cannot hold all columns."""
+    """Raises an error for keys over a mesh axis if one code cannot hold all columns."""
     if isinstance(keys, Columns) and not keys.fits:
         raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
 
 
 def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | None) -> Any:
-    """Returns an array or `Columns` in ascending order, not divided by a mesh axis."""
+    """Returns keys that no mesh axis divides, in ascending order: an array, or `Columns`."""
     expect_told_apart(operation, **{argument: keys})
     given, _ = expect_keys(operation, argument, keys)
     if axis_name is not None:
@@ -507,7 +507,7 @@ def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | 
 
 
 def _nans_apart(x: jax.Array) -> jax.Array:
-    """Returns `ordered_integers`, less one for NaNs."""
+    """Returns `ordered_integers`, where those of NaNs are one less."""
     ordered = ordered_integers(x)
     return ordered if _is_integer(x) else where(jnp.isnan(x), ordered - 1, ordered)
 
@@ -519,10 +519,10 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
 def directed_pair(
     operation: str, a: Keys, b: Keys, descending: Directions
 ) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
-    """Returns two operands, directions, and the function for the caller's form of results.
+    """Returns two operands, their directions, and the function that gives keys of results the caller's form.
 
-    `expect_told_apart` checks the keys, which are tested for equality. Arrays in descending order become columns, whose
-    codes ascend.
+    `expect_told_apart` checks the keys, because operations test them for equality. Arrays in descending order become
+    columns of one array, whose codes are in ascending order as kernels need it.
     """
     expect_told_apart(operation, a=a, b=b)
     if _is_columns(a) or not static_flag(operation, "descending", descending):
@@ -570,7 +570,7 @@ def expect_sorted(
 
 
 def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) -> list[jax.Array]:
-    """Returns keys of up to 64 bits that compare as both sides' columns."""
+    """Returns keys of up to 64 bits that compare as the columns of both sides do."""
     digits, counts, bits = [a.digits(), b.digits()], (a_count, b_count), a.bits
     while bits > WIDEST:
         codes = [code_of(x, 0, WIDEST) for x in digits]
@@ -581,7 +581,7 @@ def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) 
 
 
 def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_count: jax.Array) -> list[Digit]:
-    """Returns each code's place in the merge with others, of the first equal one, as digits."""
+    """Returns, for each code, the place of the first equal code in the merge with other codes, as digits."""
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)
@@ -613,7 +613,7 @@ def _is_integer(x: jax.Array) -> bool:
 
 
 def _digits(x: jax.Array, descending: bool) -> list[Digit]:
-    """Returns a column as a number in order."""
+    """Returns a column as a number in the requested order."""
     bits, word = 8 * x.dtype.itemsize, _word(x.dtype)
     code = ordered_integers(x)
     if code.dtype != word:
@@ -622,7 +622,7 @@ def _digits(x: jax.Array, descending: bool) -> list[Digit]:
 
 
 def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool) -> jax.Array:
-    """Returns the integers whose number begins `at` bits below the top."""
+    """Returns the column of integers whose number begins `at` bits below the top."""
     bits, word = 8 * dtype.itemsize, _word(dtype)
     code = part(digits, at, min(bits, WORD)).astype(word)
     if bits > WORD:
@@ -636,7 +636,7 @@ def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool)
 def _sign_flipped(code: jax.Array) -> jax.Array:
     """Returns the signed integers of a code, or the reverse.
 
-    32 bits may become bits of floats, so the flip is `opaque`.
+    Integers of 32 bits may become the bits of floats, so the flip is `opaque`.
     """
     bits = 8 * code.dtype.itemsize
     flipped: jax.Array = (opaque(code) if bits == WORD else code) ^ code.dtype.type(1 << (bits - 1))

@@ -1,4 +1,4 @@
-"""Numbers of any length, and the keys or payloads of kernels, which hold 64 bits.
+"""Numbers of any length, and their conversion to keys or payloads of kernels, which hold up to 64 bits.
 
 A number is a list of digits of up to 32 bits, highest first. Kernels get 64 bits as complex64, so no 64-bit type of JAX
 is needed. XLA fuses all operations into one pass.
@@ -15,12 +15,12 @@ import numpy as np
 
 from jax_mgpu._src.keys.bits import of_words, words_of
 
-WIDEST = 64  # of a kernel's key or payload
+WIDEST = 64  # the bits of a kernel's key or payload
 WORD = 32
 
 
 class Digit(NamedTuple):
-    """One digit of n numbers: `uint32[n]`, below `2**bits`."""
+    """One digit of n long numbers: `uint32[n]`, each word below `2**bits`."""
 
     words: jax.Array
     bits: int
@@ -35,7 +35,7 @@ def split(code: jax.Array, bits: int) -> list[Digit]:
 
 
 def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """Returns up to 32 bits from `at` bits below the top on."""
+    """Returns a part of a long number: `bits` bits, at most 32, from `at` bits below its top on."""
     found, begin, end = None, 0, at + bits
     for words, width in digits:
         first, last = max(at, begin), min(end, begin + width)
@@ -51,19 +51,19 @@ def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
 
 
 def code_dtype(bits: int) -> np.dtype:
-    """Returns the type of kernels' items of up to 64 bits."""
+    """Returns the type of kernel items that hold `bits` bits, up to 64."""
     return np.dtype(next((f"uint{width}" for width in (8, 16, 32) if bits <= width), "complex64"))
 
 
 def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """Returns up to 64 bits from `at` below the top on, as an item for kernels."""
+    """Returns a part of a long number as one item for kernels: `bits` bits, at most 64, from `at` below its top on."""
     if bits <= WORD:
         return part(digits, at, bits).astype(code_dtype(bits))
     return of_words(part(digits, at, bits - WORD), part(digits, at + bits - WORD, WORD))
 
 
 def code_digits(codes: jax.Array, bits: int) -> list[Digit]:
-    """Returns kernels' items as digits."""
+    """Returns items of kernels as digits."""
     if bits <= WORD:
         return [Digit(codes.astype(jnp.uint32), bits)]
     high, low = words_of(codes)

@@ -22,8 +22,8 @@ class Ordered(NamedTuple):
     """Sorted keys, and their positions in the input.
 
     Attributes:
-      keys: checked.
-      order: `[n]`, positions in the caller's array.
+      keys: the sorted keys, checked.
+      order: `[n]`, the position of each in the caller's array.
       count: the live count as an operand.
     """
 
@@ -40,13 +40,13 @@ class Ordered(NamedTuple):
 
 
 def scattered(order: jax.Array, x: jax.Array) -> jax.Array:
-    """Puts `x[i]` at place `order[i]`."""
+    """Returns an array in which `x[i]` is at place `order[i]`."""
     given: dict[str, Any] = {"mode": "promise_in_bounds", "unique_indices": True, "wrap_negative_indices": False}
     return jnp.zeros_like(x).at[order].set(x, **given)
 
 
 def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
-    """`scattered` by a sort, which is faster for long permutations on a GPU."""
+    """Returns the same as `scattered`, by a sort, which is faster for long permutations on a GPU."""
     words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
     with by_construction():
         moved = Sort("sort", order, bits=max(1, (order.shape[0] - 1).bit_length())).run(words)

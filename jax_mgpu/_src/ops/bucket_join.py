@@ -1,7 +1,7 @@
 """Joins of long tables by buckets: a GPU pairs a bucket's rows in shared memory, without sorting the keys.
 
-A bijection mixes keys, as codes of 32 bits, and rows are partitioned by the highest bits. That takes a pass per 8 bits
-of a bucket's number, a sort one per 8 bits of the keys.
+A bijection mixes keys, as codes of 32 bits, and rows are partitioned by the highest bits of the mixed codes. That takes
+a pass for each 8 bits of a bucket's number; a sort takes one for each 8 bits of the keys.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.ops.scan import _scan
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation, partitioned
 
-# From ffi/ops/bucket_join/operands.h.
+# kBucketCapacity and kBucketChunk of ffi/ops/bucket_join/operands.h.
 CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
 CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]
 CODE_BITS = 32
-# These odd numbers filled buckets with runs, multiples and floats as evenly as with random codes.
+# With these odd numbers, runs, multiples and floats filled buckets as evenly as random codes did.
 MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
 
 
@@ -61,7 +61,7 @@ class BucketTables(NamedTuple):
     Attributes:
       codes: mixed codes of both.
       counts: live counts as operands.
-      rows: each code's row; None if it is the code's position.
+      rows: the row of each code; None if that is the position of the code.
     """
 
     codes: tuple[jax.Array, jax.Array]
@@ -76,7 +76,7 @@ class BucketTables(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """A bucket number's bits: b's mean bucket fills at most half of a kernel's table."""
+        """The bits of a bucket's number: the mean bucket of b fills at most half of a kernel's table."""
         return ((self.lengths[1] - 1) // (CAPACITY // 2)).bit_length()
 
     def others(self) -> Partition:
@@ -158,7 +158,7 @@ def _fallback(
     size: int,
     keep_a: int,
 ) -> Sequence[jax.Array]:
-    """Joins by sorts of the codes; those past the last bucket come last."""
+    """Joins by sorts of the codes; codes past the last bucket come last."""
 
     def in_order(codes: jax.Array, rows: jax.Array, bounds: jax.Array) -> tuple[jax.Array, jax.Array]:
         is_dead = jnp.arange(codes.shape[0], dtype=bounds.dtype) >= bounds[-1]

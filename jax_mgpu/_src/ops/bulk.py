@@ -136,7 +136,7 @@ def bulk_insert(
 
 
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
-    """Returns x's number of live items, which indices are in range, objects' starts, and the number of live results.
+    """Returns the live items of x, which indices are in range, the starts of objects, and the live results.
 
     `drift` is 1 for an insertion and -1 for a removal: an index moves later items by that. Object `j` of the
     load-balancing search is inserted value `j` and the items up to the next one, or the items between removed items `j`
@@ -218,7 +218,7 @@ def _insert_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[An
         tangent = scatter_rows(tangents.x, *_pushed_runs(primals, size), jnp.zeros((size, x.shape[1]), x.dtype))
     if tangents.values is not None:
         values = scatter(tangents.values, jnp.where(in_range, starts, -1), size)
-        tangent = values if tangent is None else tangent + values  # `tangent` is 0 in the values' slots
+        tangent = values if tangent is None else tangent + values  # `tangent` is 0 in the slots of values
     if tangents.fill_value is not None:
         rows = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
         tangent = fill_rows(rows, tangents.fill_value, jnp.arange(size, dtype=total.dtype) < total)
@@ -233,7 +233,6 @@ def _insert_transpose_x(cotangents: Sequence[Any], operands: Operands, *, size: 
 
 
 def _insert_transpose_values(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
-    """Returns the rows of inserted values."""
     x, indices, _, count, _ = operands
     _, in_range, starts, _ = _starts(x, indices, count, 1, size)
     return take_or_fill(cotangents[0], jnp.where(in_range, starts, -1), unique=True)

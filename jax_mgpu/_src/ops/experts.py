@@ -1,7 +1,7 @@
 """Routing of a mixture of experts: dispatches tokens, and combines experts' outputs per token.
 
-Both are gathers and each other's transpose, because a row belongs to one slot of one token. JAX's transposes would be
-scatters, which add in any order on a GPU.
+Both are gathers, and each is the transpose of the other, because a row belongs to one slot of one token. JAX's
+transposes would be scatters, which add in any order on a GPU.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
 def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     if not count.size:
         return [gather(x, tokens)]
-    (size,) = tokens.shape  # intervals of one row: their kernels move wide rows faster than XLA's gather
+    (size,) = tokens.shape  # intervals of one row each: their kernels move wide rows faster than XLA's gather
     with by_construction():
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
 
@@ -197,7 +197,7 @@ def _combine_fallback(rows: jax.Array, back: jax.Array, weights: jax.Array) -> S
 
 
 def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """Returns each row's token's cotangent times its slot's weight."""
+    """Returns, for each row, the cotangent of its token times the weight of its slot."""
     rows, back, weights = operands
     size, slots = rows.shape[0], back.shape[1]
     index = index_dtype("combine", "back", max(size, back.size))
@@ -214,7 +214,7 @@ def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> ja
 
 
 def _combine_transpose_weights(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """Returns the dots of rows and their tokens' cotangents."""
+    """Returns, for each weight, the dot of its row and the cotangent of its token."""
     rows, back, weights = operands
     exact = wide_dtype(rows.dtype)
     products = gather(rows, back, unique=True).astype(exact) * cotangents[0].astype(exact)[:, None]

@@ -34,7 +34,7 @@ def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bo
 
 def _take(x: jax.Array, indices: jax.Array, inside: int, fill: int = 0) -> jax.Array:
     n = x.shape[0]
-    if n == 0:  # nothing is taken, but the result must vary under shard_map as rows of x
+    if n == 0:  # nothing is taken, but under shard_map the result must vary as rows of x would
         return vary_as(jax.lax.full_like(x, fill, shape=(*indices.shape, *x.shape[1:])), x, indices)
     mode: dict[str, Any] = {"mode": "promise_in_bounds"} if inside else {"mode": "fill", "fill_value": fill}
     options: dict[str, Any] = {"wrap_negative_indices": False, "out_sharding": rows_sharding(x, indices.ndim)}
@@ -58,7 +58,7 @@ class _Gather(Operation):
         self.def_linear(x=_transpose)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        """Makes a batch of indices into one table one array, so that the transpose adds all rows at once."""
+        """Treats a batch of indices into one table as one array of indices: the transpose adds all rows at once."""
         x, indices = operands
         if axes[0] is not None:
             return super()._batch(operands, axes, **attributes)
@@ -68,7 +68,7 @@ class _Gather(Operation):
         return rows, [x.ndim - 1 - self.row_rank]
 
     def _abstract(self, *avals: jax.core.ShapedArray, **attributes: Attribute) -> list[Any]:
-        """Shards results like the indices, and rows like x's, under an Explicit mesh."""
+        """Shards results like the indices under an Explicit mesh, and their rows like the rows of x."""
         (rows,) = super()._abstract(*avals, **attributes)
         if rows.sharding.mesh.empty:
             return [rows]
@@ -131,7 +131,7 @@ def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
 
 
 def add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """`add_rows` of `rows[taken]` times weights, `[entries, groups]` or absent, by a sort of indices.
+    """`add_rows` of `rows[taken]` times their weights, `[entries, groups]` or absent, by a sort of indices.
 
     Taken rows are not written to memory.
     """

@@ -73,7 +73,7 @@ def reduce_gathered(
     ends: ArrayLike | None,
     count: Count,
 ) -> Any:
-    """`segmented_reduce` (`reduce`) with indices or weights."""
+    """`segmented_reduce` with indices or weights; `reduce` is that function."""
     expect_no_axis(NAME, "weights" if indices is None else "indices", asked.axis_name)
     names = jax.tree.leaves(asked.op)
     if weights is not None:
@@ -103,7 +103,7 @@ def reduce_gathered(
 def weighted_rows(
     x: jax.Array, heads: jax.Array, indices: jax.Array, weights: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Returns segments' sums of rows `[n, width]` times weights of the same type."""
+    """Returns the sums of rows of x, `[n, width]`, each times its weight, by segments; x and weights have one type."""
     if not indices.size:
         return jnp.zeros((heads.shape[0], x.shape[1]), x.dtype)
     given = {"x": x, "heads": heads, "indices": indices, "weights": weights[:, None], "count": count}
@@ -111,7 +111,7 @@ def weighted_rows(
 
 
 def _table(x: Pytree) -> Any:
-    """Returns x, a list of numbers as an array."""
+    """Returns x, with a list of numbers as an array."""
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         return as_array(NAME, "x", x)
     return x
@@ -136,7 +136,6 @@ def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
 def _reduce_leaf(
     leaf: Leaf, heads: jax.Array, indices: jax.Array | None, weights: jax.Array | None, entries: int, count: jax.Array
 ) -> jax.Array:
-    """Returns the results of one array."""
     if weights is not None:
         k = weights.ndim - 1
         if weights.shape[0] != entries or weights.shape[1:] != leaf.trailing[:k]:
@@ -146,10 +145,10 @@ def _reduce_leaf(
             )
     if leaf.is_empty:
         return leaf.nothing(heads.shape)
-    if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrow integers
+    if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrower integers
         leaf = dataclasses.replace(leaf, x=leaf.x.astype(sum_dtype(leaf.x.dtype)), wide=False)
     x, given = leaf.rows, {"heads": heads, "count": count}
-    if entries == 0:  # empty indices would pass for absent ones
+    if entries == 0:  # empty indices would be taken for absent ones
         x, indices = x[:0], None
     if weights is not None:
         groups = math.prod(weights.shape[1:])
@@ -169,7 +168,7 @@ def _reduce_leaf(
 
 
 def _number_inside(n: int, heads: jax.Array, indices: jax.Array | None, entries: int, count: jax.Array) -> jax.Array:
-    """Returns each segment's number of entries that are rows of n."""
+    """Returns, for each segment, the number of entries whose index is a row of n."""
     dtype = index_dtype(NAME, "indices", entries)
     marks = jnp.ones((entries,), dtype) if indices is None else _inside(indices, n).astype(dtype)
     return REGISTRY["segmented_reduce"](x=marks, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
@@ -180,7 +179,7 @@ def _inside(indices: jax.Array, n: int) -> jax.Array:
 
 
 def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
-    """Sets dropped entries' weights, `[entries, groups]`, to 0: an infinite one times 0 would be NaN."""
+    """Sets the weights of dropped entries, `[entries, groups]`, to 0: an infinite weight times 0 would be NaN."""
     if indices is None or not indices.size:
         return weights
     return jnp.where(_inside(indices, n)[:, None], weights, 0)
@@ -188,7 +187,7 @@ def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
 
 @jax.custom_jvp
 def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
-    """Returns weighted means. A cotangent of 0 has derivatives of 0, even if weights add up to 0."""
+    """Returns weighted means. Their derivatives are 0 for a cotangent of 0, even if the weights add up to 0."""
     return sums / masses
 
 
@@ -293,7 +292,7 @@ def _fallback(
 
 
 def _of_columns(weights: jax.Array, width: int) -> jax.Array:
-    """Returns each column's weight: that of its group of neighbours."""
+    """Returns the weight of each column, which is that of its group of neighbours."""
     entries, groups = weights.shape
     return jnp.broadcast_to(weights[:, :, None], (entries, groups, width // groups)).reshape(entries, width)
 
@@ -306,7 +305,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
         return results, [None]
 
     def gathered(x: jax.Array) -> jax.Array:
-        """Returns results of rows gathered first."""
+        """Returns the results from rows that are gathered first."""
         kept, total, before = _kept(_inside(primals.indices, x.shape[0]), primals.count)
         rows = gather(x, take_or_fill(primals.indices, kept, jnp.full((1,), -1, primals.indices.dtype)))
         live = total.reshape(1)
@@ -316,7 +315,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
 
 
 def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> jax.Array:
-    """Returns each entry's row of its segment's cotangents."""
+    """Returns, for each entry, the row of cotangents of its segment."""
     entries = operands.indices.shape[0] or operands.x.shape[0]
 
     def summed(rows: jax.Array) -> jax.Array:
@@ -328,7 +327,7 @@ def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> j
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """Sums, for each row of x, its entries' cotangents in order."""
+    """Returns, for each row of x, the sum of the cotangents of its entries, in their order."""
     del op, wide
     x, indices = operands.x, operands.indices
     exact = wide_dtype(x.dtype)
@@ -355,7 +354,7 @@ def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide
 
 
 def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """Returns the dots of rows and their segments' cotangents."""
+    """Returns, for each weight, the dot of its row and the cotangent of its segment."""
     del op, wide
     x, indices, weights = operands.x, operands.indices, operands.weights
     exact = wide_dtype(x.dtype)
@@ -378,7 +377,7 @@ class _GatheredRows(Operation):
             return super()._batch(operands, axes, **attributes)
 
         def bounds(i: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-            """Returns where a problem's segments begin, and where the last ends, among all entries."""
+            """Returns where segments of one problem begin, and where the last one ends, among the entries of all."""
             live = live_items(entries, count)[None]
             begins = segment_bounds(heads, entries, count)[0].astype(live.dtype)
             result: jax.Array = i * entries + jnp.concatenate([begins, live])

@@ -1,7 +1,7 @@
 """Groups and ranks of keys in any order, by sorts, scans and reductions; and shifts within segments.
 
-Groups and ranks are computed in sorted order. Then results for rows move back, and positions become those in the
-caller's arrays.
+Groups and ranks are computed in sorted order. Then results for rows move back to the rows, and positions become those
+in the caller's arrays.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ from jax_mgpu._src.ops.unsorted_pairs import but_nan
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
-# These need the positions of sorted rows in the caller's arrays.
+# These operators need the position of each sorted row in the caller's arrays.
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
@@ -199,7 +199,6 @@ def _groups_of_one_device(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns one device's groups: keys, results per value, and their number."""
     table = table_for(keys, leaves, size)
     if table is None or _as_words(asked, leaves, names) is None:
         firsts, results, runs, _ = sorted_groups(asked, keys, leaves, names, size, live)
@@ -217,7 +216,7 @@ def _tabled_groups(
     live: jax.Array,
     table: Table,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Groups on a GPU by tables if all groups have room there. Derivatives sort the rows."""
+    """Groups on a GPU by tables, if all groups find room there; derivatives sort the rows."""
     # JAX keeps these functions, so they must hold no arrays.
     form = keys.replaced([]) if isinstance(keys, Columns) else None
 
@@ -255,7 +254,7 @@ def _tabled_groups(
 
 
 def _as_words(asked: Combination, leaves: list[jax.Array], names: list[str]) -> list[tuple[Leaf, Any, Words]] | None:
-    """Returns values as operators combine them, their results' types, and how they become words; or None."""
+    """Returns, for each value, how its operator combines it, the type of results, and how it becomes words; or None."""
     columns = []
     for x, operator in zip(leaves, names, strict=True):
         leaf, dtype = leaf_of_group(asked, x, operator)
@@ -274,7 +273,7 @@ def sorted_groups(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array, jax.Array]:
-    """Groups by a sort of rows: returns keys, results per value, their number, and first rows."""
+    """Returns the groups of a sort of the rows: keys, the results of each value, their number, and their first rows."""
     name = asked.name
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
@@ -311,7 +310,7 @@ class _Kept:
         return restore([take_or_fill(x, self.found, unique=True) for x in plain])
 
     def places(self, x: jax.Array) -> jax.Array:
-        """Returns kept rows' positions in the caller's arrays; -1 for -1."""
+        """Returns the positions of kept rows in the caller's arrays; -1 for -1."""
         if self.axis_name is None:
             return take_or_fill(self.found.astype(x.dtype), x, -1)
         operands = (self.found, self.given, self.count, x)
@@ -328,7 +327,7 @@ class Groups(SegmentedItems):
         self.used, self.order = live_mask(size, runs.reshape(1)), order
 
     def first(self, x: jax.Array) -> jax.Array:
-        """Returns each group's first row of sorted `x`; 0 past the groups."""
+        """Returns the first row of each group of `x`, which is sorted; 0 past the groups."""
         return take_or_fill(x, self.places(last=False), unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
@@ -352,7 +351,7 @@ class Groups(SegmentedItems):
 
 
 def filled_groups(leaf: Leaf, results: jax.Array, used: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Returns groups' results, and the leaf's `fill` in unused slots."""
+    """Returns the results of groups, and the leaf's `fill` in unused slots."""
     plain, restore = plain_leaves([results])
     fill = leaf.fill  # holding the leaf would keep its tracer alive
     kept = keeping_bits(lambda x, used: select(used, x, jnp.full_like(x, fill)), plain[0], used)
@@ -360,7 +359,7 @@ def filled_groups(leaf: Leaf, results: jax.Array, used: jax.Array, dtype: DTypeL
 
 
 def leaf_of_group(asked: Combination, x: jax.Array, operator: str) -> tuple[Leaf, Any]:
-    """Returns a value as its operator combines it, and the results' dtype."""
+    """Returns a value as its operator combines it, and the dtype of results."""
     floats = operator in GIVE_FLOATS and asked.dtype is None and not is_random_key(x.dtype)
     if floats and operator == "mean":
         x = x.astype(float_dtype(x.dtype))
@@ -467,7 +466,7 @@ def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array)
 
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
-    """Returns the last marked position up to each; 0 before the first."""
+    """Returns, for each position, the last marked one up to it; 0 before the first."""
     marks = where(marked, places, 0)
     return _scan(x=marks, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
 

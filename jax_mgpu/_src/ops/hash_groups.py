@@ -1,7 +1,7 @@
 """Groups of many rows by few keys: a GPU combines rows in tables of hashed keys, without sorting them.
 
-Groups come in any order, so only they are sorted. States are integers of 32 bits, whose sums and extrema do not depend
-on the rows' order.
+Groups come in any order, so then the groups alone are sorted. States are integers of 32 bits, whose sums and extrema do
+not depend on the rows' order.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from jax_mgpu._src.keys.columns import Columns, columns_of
 from jax_mgpu._src.ops.reduce import _run_heads, _segmented_reduce
 from jax_mgpu._src.ops.sort import Sort
 
-# kGroupEntries of ffi/ops/hash_groups/plan.h. Some entries should stay empty.
+# kGroupEntries of ffi/ops/hash_groups/plan.h. Some of a table's entries should stay empty.
 BLOCK_ENTRIES: int = cpu_library.tile_sizes()["group_entries"][0]
-# The fewest rows, and the fewest per entry, for which tables beat a sort; the fewest entries in device memory; the most
-# groups whose buckets fit blocks' tables.
+# Tables beat a sort from so many rows, and rows per entry, on; the table in device memory has at least so many entries;
+# so many groups still fit the tables of blocks.
 LEAST_ROWS, ENTRY_ROWS = 1 << 23, 32
 LEAST_ENTRIES, MOST_GROUPS = 1 << 16, (1 << 22) // 3
 
@@ -50,8 +50,8 @@ class Words(NamedTuple):
 
     Attributes:
       state: how they are combined.
-      of: makes words, or `ABSENT` if each row counts 1.
-      results: makes results from groups' states.
+      of: returns the words of a column, or `ABSENT` if each row counts 1.
+      results: returns the results from the states of groups.
     """
 
     state: State
@@ -97,12 +97,11 @@ STATES = {Kind.ADD: State.ADD, Kind.MIN: State.MIN, Kind.MAX: State.MAX, Kind.AN
 
 
 def _words(state: State, dtype: np.dtype) -> Words | None:
-    """Returns how numbers or bools become words."""
     if not jnp.issubdtype(dtype, jnp.floating):
         word = jnp.int32 if jnp.issubdtype(dtype, jnp.signedinteger) else jnp.uint32
         return Words(state, lambda x: x.astype(word), lambda states: _decoded(states, state, word).astype(dtype))
     if state == State.ADD:
-        return None  # float sums depend on order
+        return None  # float sums depend on the order
     return Words(
         state,
         lambda x: _float_codes(x.astype(jnp.float32), state),
@@ -115,7 +114,7 @@ def _as_signed(states: jax.Array) -> jax.Array:
 
 
 def _decoded(states: jax.Array, state: State, dtype: Any) -> jax.Array:
-    """Returns the words of codes (`HashGroupsOperands::flip`)."""
+    """Returns words from their codes (`HashGroupsOperands::flip`)."""
     sign = 1 << 31 if state != State.ADD and dtype == jnp.int32 else 0
     flip = sign ^ (2**32 - 1) if state == State.MIN else sign
     words = states ^ jnp.uint32(flip)
@@ -123,7 +122,7 @@ def _decoded(states: jax.Array, state: State, dtype: Any) -> jax.Array:
 
 
 def _float_codes(x: jax.Array, state: State) -> jax.Array:
-    """Returns integers in floats' order, -0 before +0; a NaN gives the extreme integer."""
+    """Returns integers in the order of floats, -0 before +0; the extreme integer for a NaN."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     magnitude = bits & jnp.int32(2**31 - 1)
     extreme = jnp.int32(2**31 - 1 if state == State.MAX else -(2**31))
@@ -143,7 +142,7 @@ class HashedGroups(NamedTuple):
       keys: `[size]`, in the caller's form; 0 past the groups.
       states: `[size]` per column.
       number: the number of groups.
-      fits: whether all groups fit the table. If not, other attributes are undefined.
+      fits: whether all groups found places in the table. If not, other attributes are undefined.
     """
 
     keys: Any
@@ -161,7 +160,7 @@ def hashed_groups(
     size: int,
     table: Table,
 ) -> HashedGroups:
-    """Returns the first `size` groups. `columns` are states and words."""
+    """Returns the first `size` groups of the rows. `columns` are the states and words of each column."""
     code = keys.codes()[0] if isinstance(keys, Columns) else keys
     narrow = code.dtype
     if narrow.itemsize < 4:
@@ -195,7 +194,7 @@ def _shapes(keys: Aval, *, entries: int) -> Sequence[Any]:
 def _fallback(
     keys: jax.Array, x: jax.Array, y: jax.Array, count: jax.Array, *, entries: int, x_state: int, y_state: int
 ) -> Sequence[jax.Array]:
-    """Sorts the rows; the largest key's group comes first."""
+    """Sorts the rows; the group of the largest key comes first."""
     n = keys.shape[0]
     words = [jnp.ones((n,), jnp.int32) if not column.size else column for column in (x, y)]
     ordered, moved = Sort("group_by", keys, count=count).rows(words, ordered=False)

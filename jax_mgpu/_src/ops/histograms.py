@@ -83,7 +83,6 @@ def bincount(
 
 
 def _weights(name: str, weights: ArrayLike, owner: str, n: int) -> jax.Array:
-    """Returns weights of n items in the type of their sums."""
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
         raise value_error(name, "weights", f"the length of {owner}, {n}", describe(weights))
@@ -148,7 +147,7 @@ def histogram(
     if range is not None:
         raise value_error(name, "range", "None where bins are edges", repr(range))
     if weights is None and axis_name is None:
-        return _between_edges(x, bins)  # the calls that take the least time have arrays alone
+        return _between_edges(x, bins)  # calls with arrays alone take the least time
     return _between_edges(x, bins, weights, axis_name=axis_name)
 
 
@@ -182,7 +181,7 @@ def _between_even_edges(
     dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     if bounds is None:
         low, high = (reduce(x, op, axis_name=axis_name).astype(dtype) for op in ("min", "max"))
-        low, high = where(low > high, 0, low), where(low > high, 1, high)  # without items
+        low, high = where(low > high, 0, low), where(low > high, 1, high)  # there are no items
     else:
         low, high = (fill_operand(name, bound, dtype, "range")[0] for bound in bounds)
     half = where(low == high, 0.5, 0).astype(dtype)
@@ -213,7 +212,7 @@ def _between_edges(
     weights = _weights(name, weights, "x", x.shape[0])
     with by_construction():
         places = search(x, edges, "right") - 1
-        # as integers: XLA may flush subnormal floats
+        # These are integers, because XLA may flush subnormal floats.
         is_last = (ordered_integers(x) == ordered_integers(edges[-1:])) & (places == size)
         places = where(jnp.isnan(x), size, where(is_last, size - 1, places))
         sums = _sums(weights, places, size)
@@ -221,12 +220,11 @@ def _between_edges(
 
 
 def _inside(ids: jax.Array, length: int) -> jax.Array:
-    """Returns `length` for items that are not counted."""
     return where((ids >= 0) & (ids < length), ids, length)
 
 
 class _CountBins(Operation):
-    """Counts of items in bins. CUDA's kernels take as many edges as fit a block's shared memory."""
+    """Counts of items in bins. CUDA has kernels for as many edges as fit a block's shared memory."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""

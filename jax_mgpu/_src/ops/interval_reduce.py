@@ -1,10 +1,10 @@
 """Reductions of intervals that may overlap: moving extrema, sums over windows.
 
-Kernels combine items by named operators. Functions, and some derivatives, use plain JAX with blocks of items. Within a
-block, an interval combines a suffix of the left half and a prefix of the right half of the smallest aligned part that
-contains it (a disjoint sparse table). Over several blocks, it combines a suffix of the first, a prefix of the last, and
-an interval of the blocks' totals. So each item is read a fixed number of times for any widths, and no item outside
-contributes.
+Kernels combine items by named operators. For functions as operators, and for some derivatives, plain JAX cuts the items
+into blocks. Within a block, an interval combines a suffix of the left half and a prefix of the right half of the
+smallest aligned part that contains it (a disjoint sparse table). Over several blocks, it combines a suffix of the
+first, a prefix of the last, and an interval of the blocks' totals. So each item is read a fixed number of times for any
+widths, and no item outside of an interval contributes to its result.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def interval_reduce(
 
 
 def _cut(n: int, starts: jax.Array, ends: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns begins and ends among live items; empty intervals end where they begin."""
+    """Cuts intervals to the live items; empty ones end where they begin."""
     live = live_items(n, count)
     wide = common_dtype(starts, live)
     low, high = (jnp.clip(x.astype(wide), 0, live.astype(wide)).astype(live.dtype) for x in (starts, ends))
@@ -140,7 +140,6 @@ def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 
 
 def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.Array) -> Any:
-    """Combines each interval's states; empty ones have the identity."""
     n = jax.tree.leaves(states)[0].shape[0]
     if n == 0:
         found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
@@ -188,10 +187,10 @@ def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Arra
 def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
     """Returns tables, one after the other, and the totals of blocks of `1 << levels` states.
 
-    A level's entry combines the states from it to the middle of its part. The last two combine from it to its block's
-    end, and from its block's start to it.
+    For each level, the entry of a state combines the states from it to the middle of its part. In the last two tables,
+    it combines the states from it to the end of its block, and from the start of its block to it.
     """
-    tables, begins, ends = [], states, states  # for parts of one state
+    tables, begins, ends = [], states, states  # these have the parts of one state
     for level in range(levels):
         (left_begins, right_begins), (left_ends, right_ends) = (_halves(x, level) for x in (begins, ends))
         tables.append(_whole(left_ends, right_begins))
@@ -210,17 +209,15 @@ def _halves(states: Pytree, level: int) -> tuple[Any, Any]:
 
 
 def _whole(left: Pytree, right: Pytree) -> Any:
-    """Returns states from their halves."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
 
 
 def _repeated(begins: Pytree) -> Any:
-    """Repeats each half's total for its states."""
+    """Returns the total of each half, repeated for each of its states."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x[:, -1:], x.shape), begins)
 
 
 def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
-    """Combines states with two leading axes."""
     flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), x) for x in (a, b)]
     return jax.tree.map(lambda x, like: x.reshape(like.shape), combine(*flat), a)
 
@@ -254,10 +251,10 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """Sums, for each row, the cotangents of intervals that contain it, without subtractions.
+    """Returns, for each row, the sum of the cotangents of the intervals that contain it, without subtractions.
 
-    If begins and ends ascend, as for windows, these intervals are consecutive. Otherwise, the tree of operations runs
-    in reverse.
+    If begins and ends ascend, as those of windows do, these intervals follow each other. Otherwise, this is the tree of
+    operations in reverse.
     """
     (x, *where), cotangent = operands, cotangents[0]
     low, high = _cut(x.shape[0], *where)

@@ -38,7 +38,8 @@ from jax_mgpu._src.ops.sort import Sort
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
-# From so many elements on, the kernel that adds intervals beats a sum by id, even if elements are in many intervals.
+# From so many elements on, the kernel that adds intervals is faster than a sum by id, even if elements are in many
+# intervals.
 MANY_ELEMENTS = 1 << 14
 
 
@@ -280,7 +281,7 @@ def interval_move(
 def move_rows(
     rows: jax.Array, starts: jax.Array, places: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
-    """`interval_move` of rows."""
+    """Moves intervals of rows, like `interval_move`."""
     runs = {"gather_starts": starts, "scatter_starts": places, "offsets": offsets, "total": total}
     return _move(x=rows, **runs, into=into, gathers=True, adds=False)[0]
 
@@ -288,7 +289,7 @@ def move_rows(
 def scatter_rows(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
-    """`interval_scatter` of rows."""
+    """Scatters consecutive rows to intervals, like `interval_scatter`."""
     return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False, adds=False)[0]
 
 
@@ -312,7 +313,7 @@ def _expand_fallback(
 
 
 def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
-    """Returns work items' positions in an array of `limit` rows; `limit` for none."""
+    """Returns the positions of work items in an array of `limit` rows; `limit` for items without one."""
     if starts.shape[0] == 0:
         return jnp.full(objects.shape, limit, wide_enough(objects, limit).dtype)
     starts = wide_enough(starts, limit)
@@ -328,7 +329,7 @@ def _gather_fallback(
 
 
 def _moved_items(x: Aval, into: Aval, gathers: int) -> int:
-    """Returns the most work items of a move, by its handlers' rule."""
+    """Returns the largest number of work items of a move, by the rule of its handlers."""
     result: int = max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
     return result
 
@@ -363,7 +364,7 @@ def filled_tangent(
     fill: jax.Array,
     fill_dot: jax.Array | None,
 ) -> jax.Array | None:
-    """Returns the tangent of `run(x, fill)`, which moves rows and fills the rest."""
+    """Returns the tangent of `run(x, fill)`, which moves rows of x and fills the rest."""
     tangent = None if x_dot is None else run(x_dot, jnp.zeros_like(fill))
     if fill_dot is None:
         return tangent
@@ -373,7 +374,7 @@ def filled_tangent(
 
 
 def def_filled_jvp(operation: Operation, rows: str) -> None:
-    """Sets the forward derivative of an operation whose first result has moved and filled rows.
+    """Sets the forward derivative of an operation that moves rows into its first result, and fills it.
 
     No other result has a tangent.
     """
@@ -434,7 +435,7 @@ def _move_transpose(cotangents: Sequence[Any], operands: Operands, *, gathers: i
 
 
 def _add_runs(rows: jax.Array, heads: jax.Array, live: jax.Array) -> jax.Array:
-    """Sums each run of live rows in a fixed order; `heads` are the starts."""
+    """Returns the sum of each run of live rows, in a fixed order; `heads` are the starts of runs."""
     return as_floats(lambda rows: segmented_reduce(rows, heads, count=live), rows)
 
 
@@ -445,7 +446,7 @@ def _add_intervals(
     size, objects = rows.shape[0], starts.shape[0]
     if disjoint or objects == 0 or count == 0:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
-    # All branches get operands that vary alike, as JAX requires where vmap selects a branch.
+    # All branches get operands that vary alike, as JAX requires if vmap selects a branch.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
     dtype = common_dtype(starts, offsets, live)
     starts, offsets, live = (x.astype(dtype) for x in (starts, offsets, live))
@@ -462,7 +463,7 @@ def _add_intervals(
         return add_ordered(rows, scatter_starts=starts, offsets=offsets, total=live.reshape(1), gathers=False)
 
     def in_any_order(rows: jax.Array) -> jax.Array:
-        with by_construction():  # empty intervals come last, without overflow of the differences below
+        with by_construction():  # empty intervals come last; differences below do not overflow
             keys = jnp.where(lengths > 0, starts, np.iinfo(dtype).max - size)
             begins, order = Sort("interval_gather", keys).indices()
         firsts, sizes = offsets[order], lengths[order]
@@ -479,14 +480,14 @@ def _add_intervals(
 
         return cond(_are_ordered(begins, sizes, most), when_sorted, add_by_id, rows)
 
-    # A thread adds a row's items in turn, so it takes many long rows to occupy all threads.
+    # A thread adds the items of a row one after the other, so it takes many long rows to occupy all threads.
     most = 64 if count * rows.shape[1] < MANY_ELEMENTS else max(64, 2 * -(-size // count))
     return cond(_are_ordered(starts, lengths, most), in_order, in_any_order, rows)
 
 
 def _are_ordered(starts: jax.Array, lengths: jax.Array, most: int) -> jax.Array:
     """Whether begins and ends ascend, and no row is in more than `most` intervals."""
-    # A difference that overflows is negative: the answer is no.
+    # A difference that overflows is negative, so the answer is no.
     gaps, shrinks = starts[1:] - starts[:-1], lengths[:-1] - lengths[1:]
     are_ordered = jnp.all((starts[1:] >= starts[:-1]) & (shrinks <= gaps))
     if starts.shape[0] > most:

@@ -216,7 +216,6 @@ def join(
 
 
 def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
-    """Returns a's rows with a partner, or those without."""
     has_partner = found.rows.to_rows(found.partners()[1] > 0)
     kept, count = kept_positions(found.a_live & (has_partner == (kind == "semi")), size)
     return JoinResult(kept, jnp.full((size,), -1, found.others.order.dtype), count)
@@ -272,9 +271,10 @@ def rows_by_key(
     counts: tuple[Any, Any],
     size: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns a's and b's rows in each row of a join of unsorted codes, and the number of rows.
+    """Returns the rows of a and b in each row of a join of unsorted codes, and the number of rows.
 
-    Rows come in any order, but those of one row of a are in b's order. Of more than `size` rows, any may be missing.
+    Rows come in any order, but those of one row of a are in b's order. If there are more than `size` rows, any of them
+    may be missing.
     """
     n_a, n_b = (code.shape[0] for code in codes)
 
@@ -318,14 +318,14 @@ def rows_by_key(
 
 
 def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns rows' numbers at places, -1 for none."""
+    """Returns the numbers of rows at places, -1 for none."""
     return take_or_fill(rows, places, -1)
 
 
 def _in_order_of_rows(
     a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, n_a: int, n_b: int, keep_b: bool
 ) -> JoinResult:
-    """Sorts a join's rows stably by a's rows; b's rows without a partner follow in order."""
+    """Sorts all rows of a join stably by a's rows; rows of b without a partner follow, in order."""
     ranks = a_rows.astype(f"uint{8 * a_rows.dtype.itemsize}")
     if keep_b:
         ranks = where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)
@@ -337,7 +337,7 @@ def _in_order_of_rows(
 
 
 def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
-    """Returns a row for each pair in a's order, and for kept rows without a partner."""
+    """Returns a row for each pair of partners, in a's order, and for rows without a partner if they are kept."""
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     a_spec, b_spec, count_spec = _shapes(
         jax.ShapeDtypeStruct((n_a,), bool), jax.ShapeDtypeStruct((n_b,), bool), size=size
@@ -360,9 +360,9 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
 def expanded_rows(
     made: jax.Array, first: jax.Array, number: jax.Array, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns each result's row of a and its partner's position (or -1), and the number of rows.
+    """Returns the row of a and its partner's position, or -1, for each row of the result, and the number of rows.
 
-    Each row of a makes `made` rows; its partners begin at `first` and are `number`.
+    Each row of a makes `made` rows; its `number` partners begin at `first`.
     """
     starts, count = saturated_offsets(made)
     rows, ranks = load_balance_search(starts, size, total=jnp.minimum(count, size), return_rank=True)
@@ -484,7 +484,7 @@ def _fallback(
     a, b = ordered_together(a, b)
 
     def bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # The largest key replaces items past the live ones, which do not count.
+        # The largest key replaces items past the live ones, and does not count.
         past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
         keys = where(past, np.array(np.iinfo(haystack.dtype).max, haystack.dtype), haystack)
         return tuple(  # type: ignore[return-value]
@@ -528,7 +528,7 @@ def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def saturated_offsets(lengths: jax.Array, most: int | None = None) -> tuple[jax.Array, jax.Array]:
-    """Returns the exclusive scan of lengths and their sum, saturated at the type's largest number.
+    """Returns the exclusive scan of lengths and their sum, saturated at the largest number of the type.
 
     The sum is at most `most`, if given.
     """
@@ -538,7 +538,7 @@ def saturated_offsets(lengths: jax.Array, most: int | None = None) -> tuple[jax.
     largest = jnp.asarray(jnp.iinfo(lengths.dtype).max, lengths.dtype)
     ends = _scan(x=lengths, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
     before = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
-    wrapped = (ends < before).astype(lengths.dtype)  # as no length exceeds the largest number
+    wrapped = (ends < before).astype(lengths.dtype)  # no length exceeds the largest number
     wrapped = _scan(x=wrapped, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
     ends = where(wrapped > 0, largest, ends)
     starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])

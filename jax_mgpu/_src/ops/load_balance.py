@@ -61,7 +61,7 @@ def load_balance_search(
     fill_value: ArrayLike = -1,
     axis_name: AxisName | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Finds each work item's object.
+    """Finds the object that each work item belongs to.
 
     Each object owns a run of work items. Item `i` belongs to the last object whose run starts at `i` or before.
 

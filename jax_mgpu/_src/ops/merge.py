@@ -209,8 +209,9 @@ def merged_runs(
 ) -> tuple[jax.Array, list[jax.Array]]:
     """Merges consecutive sorted runs of keys, with their leaves, stably.
 
-    The first run begins at 0; `ends` are their ends. Runs are within the first `size` slots. Results are 0 past the
-    last run. Rounds merge neighbours, so two arrays suffice for any lengths.
+    The first run begins at 0, and `ends` says where each ends. All runs lie within the first `size` slots. Results are
+    0 past the last run. Neighbouring runs are merged, then neighbours among the merged runs, so two arrays are enough
+    for any lengths of the runs.
     """
     carried = carried_leaf(leaves)
     payload = Payload.NONE if not leaves else Payload.INDICES if carried is None else Payload.GIVEN
@@ -254,7 +255,7 @@ def _fallback(
     payload: int,
     size: int,
 ) -> Sequence[jax.Array]:
-    """Merges by a stable lax.sort by whether an item is dead, by pair of runs, then by key."""
+    """Merges by a stable lax.sort: first by whether an item is dead, then by pair of runs, then by key."""
     n_a, n_b = a.shape[0], b.shape[0]
     runs = run_ends.shape[0]
     keys = a[:size] if runs else jnp.concatenate([a, b])

@@ -107,11 +107,11 @@ class _SegmentedOrderStatistics(Operation):
     """A selection in each segment. For many ranks, or few items in long segments, a sort is faster."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether ranks are too many for a batch of one array or for the kernels, or few segments are long."""
+        """Whether a batch needs many ranks of one array, segments too many for the kernels, or few are long."""
         x, begins, _, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
-            return True  # plain JAX sorts the array once
-        if platform != "cuda":  # elsewhere an exported program may not know the number of items
+            return True  # plain JAX sorts this array once
+        if platform != "cuda":  # on other platforms, an exported program may not know the number of items
             return False
         is_long = x.shape[-1] > CUDA_SHORT_SEGMENT * begins.shape[-1]
         return bool(ranks.shape[-2] > CUDA_MAX_SEGMENT_RANKS or (is_long and x.size < CUDA_MIN_IN_LONG_SEGMENTS))
@@ -119,7 +119,7 @@ class _SegmentedOrderStatistics(Operation):
 
 CUDA_MAX_SEGMENT_RANKS = 16  # kMaxSegmentRanks of ffi/ops/segmented_order_statistics/plan.h
 CUDA_SHORT_SEGMENT = 2**10  # a warp's registers hold such a segment
-# A warp reads a longer segment several times, so a GPU needs as many segments as warps.
+# A warp reads a longer segment several times, so few such segments take as long as one for each warp of a GPU.
 CUDA_MIN_IN_LONG_SEGMENTS = 2**22
 
 
@@ -171,7 +171,7 @@ class _OrderStatistics(Operation):
     """A selection of items at some ranks. CUDA sorts short rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether ranks are too many for a batch of one array or for the kernels, or rows are short or few."""
+        """Whether a batch needs many ranks of one array, a row too many for the kernels, or rows are short or few."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
             return True
@@ -193,7 +193,7 @@ def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Se
 
 
 def _within(x: jax.Array, ranks: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the last live item's rank for any past it, -1 without live items."""
+    """Returns the rank of the last live item for any rank past it, and -1 if no item is live."""
     return jnp.clip(ranks, 0, (live_items(x.shape[0], count) - 1).astype(ranks.dtype))
 
 
@@ -216,14 +216,14 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# The most by which q's rounding may change a rank, which in a long segment could be whole ranks.
+# The rounding of q may change a rank by so much; in a long segment, the error could otherwise be whole ranks.
 MAX_ERROR = 2**-10
 
 
 def _taken(
     method: str, lower: jax.Array, upper: jax.Array, weight: jax.Array, error: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the ranks of a method's quantile, and the upper one's weight."""
+    """Returns the ranks between which a method takes a quantile, and the weight of the upper one."""
     if method == "linear":
         return lower, upper, weight
     if method == "midpoint":
@@ -233,7 +233,7 @@ def _taken(
         "higher": weight > 0,
         "nearest": where(
             jnp.abs(weight - 0.5) <= error, lower & 1 == 1, weight > 0.5
-        ),  # the even rank of two equally near
+        ),  # takes the even rank if both are equally near
     }[method]
     rank = where(is_upper, upper, lower)
     return rank, rank, jnp.zeros_like(weight)
@@ -264,7 +264,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     weight = rest - whole
     next_digits = digits + low
     next_weight = (next_digits & 4095).astype(q.dtype) * (1 / 4096)
-    # Steps are compared, because a rank past the last may not fit its type.
+    # Steps are compared, because a rank past the last one may not fit their type.
     step, next_step = whole.astype(last.dtype), high + (next_digits >> 12)
     is_past = (step > next_step) | ((step == next_step) & (weight > next_weight))
     lower, exact = lower + where(is_past, next_step, step), where(is_past, next_weight, weight)
@@ -279,7 +279,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 def middle(
     dtype: DTypeLike, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
 ) -> jax.Array:
-    """Returns medians of items from `begin` to `end`, by `take`; NaN if there are none, or a NaN."""
+    """Returns the medians of the items from `begin` to `end` in order, by `take`; NaN if there are none, or a NaN."""
     is_float, number = jnp.issubdtype(dtype, jnp.floating), end - begin
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
 
@@ -298,7 +298,7 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
     """`below + weight * (above - below)` for weights in [0, 1), non-decreasing in the weight.
 
     It is between the two, and equals them if they are equal. It starts from the one nearer to 0, whose digits matter.
-    If signs differ, the difference may overflow, so each has its share.
+    If their signs differ, the difference may overflow: then each of the two has its share.
     """
     falls, rest = below < 0, 1 - weight
     is_inner = (falls == (above < 0)) & jnp.isfinite(above - below)
@@ -310,7 +310,7 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def with_derivative(value: jax.Array, like: jax.Array) -> jax.Array:
-    """Returns the value with the derivative of another, which differs by rounding."""
+    """Returns the value with the derivative of another one that differs only by rounding."""
     del like
     return value
 

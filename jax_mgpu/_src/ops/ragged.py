@@ -103,7 +103,7 @@ def segment_ids(
     (ids,) = _search(offsets=pieces(segments), total=segments.count, size=n, return_rank=False)
     if segments.ends is None:
         return ids
-    ids = jnp.where(ids % 2 == 0, ids // 2, -1)  # every second piece is a gap
+    ids = jnp.where(ids % 2 == 0, ids // 2, -1)  # every second piece is a gap between segments
     return ids.astype(index_dtype(name, "size", n, segments.m))
 
 
@@ -197,7 +197,7 @@ def from_dense(
       (Array([1, 2, 3, 4, 5, 0], dtype=int32), Array([0, 2], dtype=int32), Array(5, dtype=int32))
     """
     name = "from_dense"
-    devices_of(name, axis_name)  # checks the axis; devices pack their own rows
+    devices_of(name, axis_name)  # this checks the axis; each device packs its own rows
     size = static_size(name, "size", size)
     leaves, structure, m = _items(name, x)
     for leaf in leaves:
@@ -293,11 +293,11 @@ def _gathered(name: str, x: jax.Array, fill_value: ArrayLike, **intervals: Any) 
 def rows_of_segments(
     operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: ArrayLike
 ) -> jax.Array:
-    """Returns `[m, width, …]`: `lengths[i]` items from `begin[i]` on; no two rows share an item."""
+    """Returns `[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
     m, n = begin.shape[0], x.shape[0]
     dtype = index_dtype(operation, "width", m * width, n)
     rows = width * jnp.arange(m, dtype=dtype)
-    # a row is two intervals: its items, and positions outside of x, which give the fill value
+    # A row is two intervals: its items, and positions outside of x, which give the fill value.
     offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)[None]
     starts = jnp.where(np.array([[True, False]]), begin.astype(dtype)[:, None], n)
     if m == 0:  # a batch over an Explicit mesh cannot reshape it
@@ -309,7 +309,6 @@ def rows_of_segments(
 
 
 def _joined(x: jax.Array) -> jax.Array:
-    """Joins the two leading axes."""
     return _reshaped(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
 
@@ -326,7 +325,6 @@ def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
-    """Returns the leaves of a pytree of items, its structure, and the number of items."""
     leaves = jax.tree.leaves(x)
     first = as_array(name, "x", leaves[0]) if leaves else None
     if first is None or first.ndim == 0:
@@ -336,7 +334,7 @@ def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
 
 
 def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
-    """Returns lengths' exclusive scan and sum, saturated at the type's largest number."""
+    """Returns the exclusive scan of lengths, and their sum, saturated at the largest number of the type."""
     largest = jnp.iinfo(lengths.dtype).max
     if surely(lambda: lengths.shape[0] * longest <= largest):
         offsets, total = scan(lengths, exclusive=True, return_total=True)

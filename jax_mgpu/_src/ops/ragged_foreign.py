@@ -20,7 +20,7 @@ def _package(operation: str, name: str, install: str) -> Any:
 
 
 def _column(operation: str, x: np.ndarray) -> np.ndarray:
-    """Returns a leaf as NumPy array of a dtype that the packages support."""
+    """Returns a leaf as a NumPy array, of a dtype that the other packages support."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) or np.asarray(x).dtype.kind not in "biufc":
         expected = "bools, integers, or floats of 16 to 64 bits (.astype(jnp.float32) converts)"
         raise type_error(operation, "values", expected, describe(x))
@@ -28,7 +28,7 @@ def _column(operation: str, x: np.ndarray) -> np.ndarray:
 
 
 def _fields(operation: str, values: Any) -> dict[str, Any] | tuple[Any, ...] | None:
-    """Returns a dict's or tuple's fields, or None for an array."""
+    """Returns the fields of a dict or tuple, or None for an array."""
     if isinstance(values, (jax.Array, np.ndarray)):
         return None
     if type(values) is dict and all(isinstance(name, str) for name in values):
@@ -42,7 +42,7 @@ def _fields(operation: str, values: Any) -> dict[str, Any] | tuple[Any, ...] | N
 
 
 def to_awkward(operation: str, values: Any, starts: np.ndarray, ends: np.ndarray) -> Any:
-    """Returns a list of records or numbers per row."""
+    """Returns an Awkward Array with one list of records or numbers per row."""
     ak = _package(operation, "awkward", "awkward")
 
     def content(values: Any) -> Any:
@@ -58,7 +58,7 @@ def to_awkward(operation: str, values: Any, starts: np.ndarray, ends: np.ndarray
 
 
 def awkward_parts(operation: str, array: Any) -> tuple[Any, np.ndarray]:
-    """Returns values and offsets of lists."""
+    """Returns the values and offsets of an Awkward Array of lists."""
     ak = _package(operation, "awkward", "awkward")
     layout = ak.to_layout(ak.to_packed(array))
     if not layout.is_list:
@@ -108,7 +108,7 @@ def to_arrow(operation: str, values: Any, offsets: np.ndarray) -> Any:
 
 
 def arrow_parts(operation: str, array: Any) -> tuple[Any, np.ndarray]:
-    """Returns values and offsets of lists, in one chunk or several."""
+    """Returns the values and offsets of an Arrow array of lists, in one chunk or several."""
     pa = _package(operation, "pyarrow", "pyarrow")
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()

@@ -190,7 +190,7 @@ class Ragged:
             for bound in zip(*((part.segments.starts, part.segments.ends) for part in parts), strict=True)
         ]
         joined = cls(values, Segments.of(*map(jnp.concatenate, bounds)))
-        return joined.take(np.arange(len(joined)))  # without the parts' padding
+        return joined.take(np.arange(len(joined)))  # takes all rows, without the padding of the parts
 
     @classmethod
     def from_dense(cls, x: Pytree, lengths: Integers, *, size: int | None = None) -> Ragged:
@@ -214,7 +214,7 @@ class Ragged:
             for row, is_list in zip(rows, lists, strict=True)
         ]
         if any(lists) and all(map(_is_array, trees)) and any(row.size for row in trees):
-            # An empty list has no type; lists take an array's type.
+            # An empty list has no type; items of lists take the type of an array.
             known = [row for row, is_list in zip(trees, lists, strict=True) if not is_list]
             known = known or [row for row in trees if row.size]
             kind, like = np.result_type(*(row.dtype for row in known)), known[0]
@@ -341,11 +341,12 @@ class Ragged:
         return np.asarray(_NoArray())
 
     def __jax_array__(self) -> Any:
-        return _NoArray()  # not an array: `jax.Array`'s operators leave the work to ours, functions raise errors
+        # A Ragged is no array: operators of `jax.Array` leave the work to ours, and functions raise errors.
+        return _NoArray()
 
     def to_rows(self) -> list[Any]:
         """A list of the rows as NumPy arrays or pytrees of them; not within `jit`. A batch gives a list of lists."""
-        if self.segments.starts.ndim > 1:  # a batch that vmap returned
+        if self.segments.starts.ndim > 1:  # vmap returned a batch
             return [jax.tree.map(lambda x, i=i: x[i], self).to_rows() for i in range(self.segments.starts.shape[0])]
         values = jax.tree.map(_on_host, self.values)
         return [jax.tree.map(lambda x, b=b, e=e: x[b:e], values) for b, e in _bounds(self.segments)]
@@ -371,7 +372,7 @@ class Ragged:
         if not all(_is_concrete(x) for x in (*leaves, *bounds)) or any(
             x.dtype.kind != "i" or x.ndim > 1 for x in bounds
         ):
-            # traced, batched, or replaced by JAX
+            # The leaves are traced, batched, or replaced by JAX.
             shown = _tree_text([describe(leaf) for leaf in leaves], structure)
             return f"Ragged({shown}, {self.segments!r})"
         texts = [f"{_rows_text(_on_host(leaf), _bounds(self.segments))}, {leaf.dtype.name}" for leaf in leaves]
@@ -432,7 +433,7 @@ class Ragged:
             return Segments.of(
                 *same_rows(name, *map(jnp.asarray, (ours.starts, ours.ends, theirs.starts, theirs.ends)))
             )
-        starts, other_starts, ends, other_ends = map(  # results of jnp are traced within jit
+        starts, other_starts, ends, other_ends = map(  # within jit, results of jnp are traced
             np.asarray, (ours.starts, theirs.starts, ours.ends, theirs.ends)
         )
         lengths, other_lengths = np.maximum(ends - starts, 0), np.maximum(other_ends - other_starts, 0)
@@ -579,7 +580,6 @@ def _on_host(x: jax.Array | np.ndarray) -> np.ndarray:
 
 
 def _items(name: str, values: Pytree) -> tuple[Any, int]:
-    """Returns a pytree as arrays, and the number of items."""
     leaves, structure = flatten(values)
     if not leaves:
         raise value_error(name, "values", "an array or a pytree of arrays", "no array")
@@ -591,7 +591,6 @@ def _items(name: str, values: Pytree) -> tuple[Any, int]:
 
 
 def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
-    """Returns a list of rows with known values."""
     try:
         rows = list(rows)
     except TypeError as error:
@@ -603,9 +602,9 @@ def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
 
 
 def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
-    """Checks known lengths: not negative, and at most the number of items in all."""
+    """Checks lengths that the host knows: they are not negative, and sum up to at most the number of items."""
     host = known_integers(lengths)
-    if host is None or not isinstance(capacity, int):  # symbolic in an exported program
+    if host is None or not isinstance(capacity, int):  # the capacity may be a symbol of an exported program
         return
     ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
     broken = np.flatnonzero((host < 0) | (ends > capacity))
@@ -617,9 +616,9 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
 
 
 def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
-    """Checks known offsets: in order, from 0 to at most the number of items."""
+    """Checks offsets that the host knows: they are in order, from 0 to at most the number of items."""
     host = known_integers(offsets)
-    if host is None or not isinstance(capacity, int):  # symbolic in an exported program
+    if host is None or not isinstance(capacity, int):  # the capacity may be a symbol of an exported program
         return
     ends = host.astype(np.int64)
     if ends[0] != 0:
@@ -642,7 +641,7 @@ def _bounds(segments: Segments) -> list[tuple[int, int]]:
 
 
 def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
-    """Returns nested lists; of many rows, the middle ones are left out."""
+    """Returns rows as nested lists; if there are many, the middle ones are left out."""
     m = len(bounds)
     shown = [*range(m)] if m <= 2 * SHOWN else [*range(SHOWN), -1, *range(m - SHOWN, m)]
     options: dict[str, Any] = {"separator": ", ", "threshold": 2 * SHOWN, "edgeitems": SHOWN, "max_line_width": 10_000}
@@ -652,7 +651,7 @@ def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
 
 
 def _tree_text(texts: Sequence[str], structure: PyTreeDef) -> str:
-    """Returns a pytree's text with these as leaves."""
+    """Returns the text of a pytree with these texts in place of its leaves."""
     return str(structure.unflatten([_Text(text) for text in texts]))
 
 

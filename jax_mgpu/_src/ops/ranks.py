@@ -178,7 +178,6 @@ def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, 
 def _sort_first(
     name: str, x: jax.Array, k: int, largest: bool, count: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the first k items, their positions and number, by a sort."""
     n = x.shape[0]
     items, order = Sort(name, x, largest, count).indices()
     if not count.size and surely(lambda: k <= n):
@@ -193,7 +192,7 @@ class _TopK(Operation):
     """A selection. CUDA sorts where that is faster."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or for a batch of short rows.
+        """Whether k is too large for the kernels, or a batch has short rows and k is large for them.
 
         A reduction finds the first item alone.
         """
@@ -252,10 +251,10 @@ def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> S
 
 
 def _candidates_room(n: int, k: int, width: int) -> int:
-    """Returns a room that candidates of random rows exceed once in a million rows.
+    """Returns a number of items that the candidates of random rows exceed in one row of a million.
 
-    CUDA's kernels bound candidates by a sample: the item of rank `k * sample / n`, and four standard deviations more.
-    The room is for another five.
+    CUDA's kernels bound the candidates by an item of a sample: that of rank `k * sample / n`, plus four standard
+    deviations. The room is for five standard deviations more.
     """
     # candidate_sample of ffi/ops/top_k_candidates/plan.h
     sample = min(max(n // 32, 2048), 2**15 // max(width, 4), n)
@@ -275,17 +274,17 @@ def _def_jvp(operation: Operation) -> None:
     operation.def_jvp(jvp)
 
 
-# A selection must leave out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth of a sort's
-# time.
+# A selection beats a sort if it leaves out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth
+# of a sort's time.
 SELECTED_PART = 4
-CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block's room
-CUDA_MIN_ROW = 2048  # a block selects from one row or a part; a sort puts several shorter rows in a block
-CUDA_FEW_ITEMS = 2**16  # a sort of more items in short rows puts several in a block
+CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
+CUDA_MIN_ROW = 2048  # a block selects from one row or a part of it, but sorts several shorter rows
+CUDA_FEW_ITEMS = 2**16  # with more items in short rows, a block sorts several rows
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row
 
 
 def _is_short(n: int, k: int) -> bool:
-    """Whether CUDA's kernels beat a sort in rows of this length, for any such k."""
+    """Whether CUDA has kernels that are faster than a sort for rows of this length, for any such k."""
     return n <= CUDA_SHORT_ROW and k <= CUDA_SHORT_FIRST
 
 
@@ -300,7 +299,8 @@ def _candidates_fallback(x: jax.Array, count: jax.Array, *, room: int, largest: 
     return values, positions, found.reshape(1)
 
 
-# Candidates for the first k items. A stable sort of the `found` candidates, which begin the results, begins with them.
+# Candidates for the first k items. The results begin with `found` candidates; a stable sort of these begins with the
+# first k items.
 _top_k_candidates = Operation(
     "top_k_candidates",
     operands={"x": 1, "count": 1},
@@ -328,16 +328,16 @@ class _SegmentedTopK(Operation):
     """A selection in each segment. For a large k, or many items of long segments, a sort is faster on CUDA."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or for this mean length."""
+        """Whether k is too large for the kernels, or for segments of this mean length."""
         k: int = attributes["k"]
-        if platform != "cuda":  # elsewhere an exported program may not know the number of items
+        if platform != "cuda":  # on other platforms, an exported program may not know the number of items
             return False
         is_long = operands[0].shape[-1] > CUDA_SORTED_SEGMENT * operands[1].shape[-1]
         return k > (CUDA_MAX_STEPS if is_long else CUDA_MAX_SEGMENT_K)
 
 
 CUDA_MAX_SEGMENT_K = 32  # kSegmentedTopKMaxK of ffi/ops/segmented_top_k/plan.h
-CUDA_MAX_STEPS = 8  # kTopKSteps there: the kernels sort short segments for more items
+CUDA_MAX_STEPS = 8  # kTopKSteps in the same file: the kernels sort short segments for more items
 CUDA_SORTED_SEGMENT = 256
 
 

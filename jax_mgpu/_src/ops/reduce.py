@@ -230,14 +230,14 @@ def _reduced(
     return [reduced(leaf) for leaf in leaves]
 
 
-# The least items for which several rows become one wider row, and its least columns.
+# Several rows become one wider row if an array has at least so many items; that row has at least so many columns.
 LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
 def _fold(kind: Kind, x: jax.Array) -> int:
-    """Returns how many rows become one: 2 or more if they are short, or no whole vectors of 16 bytes.
+    """Returns how many rows become one wider row: 2 or more if rows are short, or not whole vectors of 16 bytes.
 
-    Extrema are not folded: their derivatives belong to the first item.
+    Extrema are not folded, because their derivatives belong to the first item.
     """
     n, width = x.shape
     of_any_order = kind in (Kind.ADD, Kind.MUL, Kind.AND, Kind.OR, Kind.XOR)
@@ -250,7 +250,7 @@ def _fold(kind: Kind, x: jax.Array) -> int:
 
 
 class SegmentedItems(Grouping):
-    """Items of segments; without heads, of all items."""
+    """The items of segments; without heads, all items as one segment."""
 
     def __init__(self, name: str, n: int, heads: jax.Array, count: jax.Array):
         self.name, self.n, self.count = name, n, count
@@ -552,14 +552,14 @@ def run_reduce_by_key(
 
 
 def first_keys(keys: jax.Array | Columns, firsts: jax.Array, starts: jax.Array) -> Any:
-    """Returns runs' first keys, 0 past them. Columns are gathered at the runs' starts."""
+    """Returns the first key of each run, 0 past the runs. Columns are gathered at the starts of the runs."""
     return keys.structure([_firsts(x, starts) for x in keys.arrays]) if isinstance(keys, Columns) else firsts
 
 
 def _items_of_runs(
     asked: Combination, values: Pytree, n: int, count: Count
 ) -> tuple[Operator | list[Leaf], Any, Callable[[Any], Any], Load | None]:
-    """Returns an operator or leaves, the values, a function that restores the structure, and a `map`'s load."""
+    """Returns an operator or leaves, the values, the function that restores the structure, and how to load items."""
     load = None
     if callable(asked.op) or asked.map is not None:
         leaves, unflatten = flatten_values(asked.name, "values", values, n, "keys")
@@ -574,7 +574,7 @@ def _items_of_runs(
 
 
 def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
-    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # under shard_map, the result varies as x
+    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # under shard_map, the result varies as x does
 
 
 def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
@@ -615,7 +615,7 @@ def _rows_fallback(
 
 
 def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """Returns `add(rows)`, linear in floats. Complex numbers are added by parts, float8 in float32."""
+    """Returns `add(rows)`, a linear function of floats. Complex numbers are added by parts, and float8 in float32."""
     if jnp.iscomplexobj(rows):
         return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
     if jnp.finfo(rows.dtype).bits < 16:
@@ -624,8 +624,6 @@ def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Arr
 
 
 def _derivatives(operation: Operation, name: str) -> None:
-    """Sets the derivatives of a reduction."""
-
     def heads_of(operands: Operands) -> Any:
         return getattr(operands, "heads", ABSENT)
 
@@ -637,7 +635,7 @@ def _derivatives(operation: Operation, name: str) -> None:
             return _of_items(name, values, primals.x.shape, heads_of(primals), indices_of(primals), primals.count)
 
         def of_product(x: jax.Array, dx: jax.Array) -> jax.Array:
-            """Multiplies tangents by products of the other items, without division: items may be zero."""
+            """Multiplies tangents by the product of the other items, without a division: items may be zero."""
             factors = x.astype(accumulator_dtype(x.dtype))
             before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
             parts = weighted(before * after, dx.astype(factors.dtype))
@@ -646,7 +644,7 @@ def _derivatives(operation: Operation, name: str) -> None:
         return reduction_jvp(operation, name, primals, tangents, of_items, of_product, **attributes)
 
     def transpose(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-        """Returns each item's segment's cotangent."""
+        """Returns, for each item, the cotangent of its segment."""
         del op, wide
         cotangent = cotangents[0].astype(operands.x.dtype)
         return _of_items(name, cotangent, operands.x.shape, heads_of(operands), indices_of(operands), operands.count)
@@ -664,9 +662,9 @@ def reduction_jvp(
     of_product: Callable[[jax.Array, jax.Array], jax.Array],
     **attributes: int,
 ) -> tuple[Any, Any]:
-    """Returns a reduction's forward derivative.
+    """Returns the forward derivative of a reduction.
 
-    `of_items` returns each item's group's value, and `of_product` a product's tangent.
+    `of_items` returns, for each item, the value of its group, and `of_product` the tangent of a product.
     """
     results = operation.run(primals, **attributes)
     x, dx, kind = primals.x, tangents.x, Kind(attributes["op"])
@@ -684,7 +682,7 @@ def reduction_jvp(
         return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
     if kind == Kind.MUL:
         return results, [of_product(x, dx)]
-    index_dtype(f"derivative of {name}", "x", x.shape[0])  # raises: the derivative needs indices
+    index_dtype(f"derivative of {name}", "x", x.shape[0])  # this raises: only the derivative needs indices
     return results, [take_columns(dx, reduced(x, kind.index_of))]
 
 
@@ -711,10 +709,10 @@ def _of_items(
     indices: jax.Array,
     count: jax.Array,
 ) -> jax.Array:
-    """Returns each item's segment's value, for this shape; 0 in no segment."""
+    """Returns the value of each item's segment, for items of this shape; 0 for items in no segment."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
-    if values.ndim < len(shape):  # one value for all items together
+    if values.ndim < len(shape):  # all items have one value
         return where(live_mask(n, count), values, 0)
     if not heads.size:
         return jnp.zeros(shape, values.dtype)
@@ -728,7 +726,7 @@ def _of_items(
 
 
 def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the products of earlier, and of later items in each item's segment."""
+    """Returns, for each item, the product of the items before it in its segment, and of those after it."""
     items = x
     if indices.size:
         items = take_or_fill(x, indices, jnp.ones((1,), x.dtype))
@@ -744,13 +742,13 @@ def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Arr
 
 
 def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> jax.Array:
-    """Returns items by index, each column by its own; 0 at -1. `unique`: none is taken twice."""
+    """Returns items of x by index, each column by its own indices; 0 at -1. `unique` says that none is taken twice."""
     if x.ndim == 1:
         return take_or_fill(x, indices, unique=unique)
     if x.shape[0] == 0:
         return jnp.zeros(indices.shape, x.dtype)
     width = x.shape[1]
-    if x.size >= 2**31 and not has_64_bits():  # more than 32-bit indices count
+    if x.size >= 2**31 and not has_64_bits():  # 32-bit indices cannot count these items
         columns = jax.vmap(functools.partial(take_or_fill, unique=unique), in_axes=(1, -1), out_axes=-1)
         return columns(x, indices)
     places = indices.astype(index_dtype("derivative", "x", x.size))
@@ -819,7 +817,7 @@ _segmented_reduce = _SegmentedReduce(
 )
 _derivatives(_segmented_reduce, "segmented_reduce")
 
-# Segments of rows, perhaps at distinct indices; each column by itself.
+# These are segments of rows, perhaps of rows at distinct indices; each column is combined by itself.
 reduce_rows = Operation(
     "reduce_rows",
     operands={"x": 2, "heads": 1, "indices": 1, "count": 1},

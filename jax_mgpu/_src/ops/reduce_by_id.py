@@ -51,14 +51,14 @@ __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The bytes that a warp of the CUDA kernel has for all states (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Sums of floats of up to 32 bits are exact, in integers, if all sums take at most so many words per item, and a
-# constant number more.
+# Sums of floats of up to 32 bits are computed exactly, in integers, if all sums together take at most so many words per
+# item, and a constant number more.
 EXACT_WORDS_PER_ITEM = 2
 FEW_EXACT_WORDS = 1 << 18
 # Kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So wide
-# rows are sorted if they pay for the launches.
+# rows are sorted, if there are enough to pay for the launches of a sort.
 FEW_COLUMNS = 8
-MAX_COLUMNS = 1 << 30  # if order does not matter (kMaxIdColumns of the same file)
+MAX_COLUMNS = 1 << 30  # kMaxIdColumns of the same file, for kernels where order does not matter
 FEW_ITEMS = 1 << 22
 
 
@@ -149,7 +149,7 @@ class _ItemsOfIds(Grouping):
 
     @functools.cached_property
     def _in_order(self) -> tuple[jax.Array, SegmentedItems]:
-        """The items by id, and the segments that they form."""
+        """Returns the items in the order of their ids, and the segments that they form."""
         order, bounds = _order_of_ids(self.ids, self.count, self.leading[0])
         return order, SegmentedItems("reduce_by_id", self.n, bounds[:-1], bounds[-1:])
 
@@ -218,7 +218,6 @@ def group_ids(ids: ArrayLike, size: int) -> Groups:
 
 @by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
-    """Sorts rows by id, and combines segments."""
     if x.shape[1] == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
         keys, needles, bits = _sorted_by(ids, count, size)
         keys, column = sort(keys, x[:, 0], bits=bits)
@@ -230,7 +229,7 @@ def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide
 
 
 def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array, int]:
-    """Returns sort keys (`size` without an id), the list of all keys, and their bits."""
+    """Returns the sort keys of items, `size` for those without an id, the list of all keys, and their bits."""
     dtype = np.min_scalar_type(size)
     keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
     return keys, jnp.arange(size + 1, dtype=dtype), max(1, size.bit_length())
@@ -238,7 +237,7 @@ def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 @by_construction()
 def _order_of_ids(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns items by id, and where ids begin there, `[size + 1]`."""
+    """Returns items in the order of their ids, and where each id begins there, `[size + 1]`."""
     keys, needles, bits = _sorted_by(ids, count, size)
     keys, order = Sort("reduce_by_id", keys, bits=bits).indices()
     return order, sorted_search(needles, keys)
@@ -260,13 +259,12 @@ def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any,
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
-    """Returns the cotangents of items' ids."""
     del attributes
     return _of_items(cotangents[0].astype(operands.x.dtype), operands.ids, operands.count)
 
 
 def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the values of items' ids; 0 without an id."""
+    """Returns the value of each item's id; 0 for items without one."""
     index_dtype("derivative of reduce_by_id", "x", ids.shape[0])
     ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
     return take_or_fill(values, ids)
@@ -306,8 +304,8 @@ def _exact_words(n: int) -> int:
 
 
 def _in_any_order(op: Kind, x: Aval) -> bool:
-    """Whether atomic operations may combine items, because order does not matter."""
-    if op.gives_index:  # the position fits beside the key
+    """Whether atomic operations may combine items, because their order does not matter."""
+    if op.gives_index:  # a position fits beside the key
         result: bool = x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
         return result
     if op == Kind.ADD:
@@ -334,7 +332,7 @@ class _ReduceById(Operation):
             return bool(words > EXACT_WORDS_PER_ITEM * n * width + FEW_EXACT_WORDS or words >= 2**32)
         state = max(4, np.dtype(wide_dtype(x.dtype) if attributes["wide"] else x.dtype).itemsize)
         if op.gives_index:
-            state = 16  # with a position
+            state = 16  # a state with a position
         elif op == Kind.LOGSUMEXP:
             state *= 2
         return bool(slots * state > TABLE_BYTES)

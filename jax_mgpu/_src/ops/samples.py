@@ -108,7 +108,7 @@ def weighted_choice(
 
 
 def _numbers(name: str, k: int, ids: ArrayLike | None, m: int, index: np.dtype) -> jax.Array:
-    """Returns each number's segment; -1 for none."""
+    """Returns the segment of each number; -1 for none."""
     if ids is None:
         if k != m:
             raise value_error(name, "u", f"one number for each of {m} segments, or ids too", f"{k} numbers")
@@ -288,11 +288,11 @@ def _drawn(
 ) -> jax.Array:
     """Draws a token from each row. With `order`, rows are sorted, descending, and it holds their tokens.
 
-    Filters keep a sorted row's first tokens, so the whole row's running sums serve them.
+    Filters keep the first tokens of a sorted row, so the running sums of the whole row serve them.
     """
     best = x.max(axis=1, keepdims=True)
     differences = jnp.where(x == best, 0, x - best) / jnp.where(temperature == 0, 1, temperature)
-    powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)  # 1 for the most probable token
+    powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)  # the most probable token has 1
     places = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
     if number is not None:
         kept = jnp.clip(number, 1, x.shape[1]).astype(jnp.int32)
@@ -314,7 +314,7 @@ def _drawn(
 
 
 def _of_rows(name: str, argument: str, x: jax.Array, batch: list[int]) -> jax.Array:
-    """Returns a number per row, as a column, or one for all."""
+    """Returns a number for each row, as a column, or one for all rows."""
     if x.ndim and x.shape != tuple(batch):
         raise value_error(name, argument, f"a scalar, or a number for each row, {batch}", describe(x))
     return whole_axes(x).reshape(-1, 1)

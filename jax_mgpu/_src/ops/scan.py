@@ -60,7 +60,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
 
-# A kernel scans columns of a batch's problem with so many items.
+# A kernel scans the columns of a problem with at least so many items.
 LEAST_ROW_ITEMS = 1024
 
 
@@ -268,7 +268,7 @@ def segmented_scan(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan(Combination):
-    """A scan of items, segments or runs, by its arguments' names."""
+    """A scan of all items, of segments or of runs, by the names of its arguments."""
 
     exclusive: bool
     reverse: bool
@@ -284,9 +284,9 @@ class Scan(Combination):
 
     @property
     def moves_on(self) -> bool:
-        """Whether each result of an inclusive scan moves to the next item.
+        """Whether the exclusive scan is the inclusive one, with each result moved to the next item.
 
-        The first is then `initial`, so the operator needs no identity.
+        The first result is then `initial`, and the operator needs no identity.
         """
         begins = self.identity is None and self.initial is not None
         return self.exclusive and callable(self.op) and begins and self.axis_name is None
@@ -297,7 +297,7 @@ class Scan(Combination):
         return {"exclusive": self.exclusive and not self.moves_on, "reverse": self.reverse, "total": self.return_total}
 
     def scanned(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """Returns operator or leaves; see `Combination.parts`."""
+        """Returns the operator or leaves of x for a scan; see `Combination.parts`."""
 
         def needs_identity(n: int) -> str | None:
             if self.return_total and (count is not None or n == 0):
@@ -338,7 +338,7 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
 def _scanned(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """Returns a scan's results, its total if there is one, and results in no segment."""
+    """Returns the results of a scan, its total if there is one, and the results of items in no segment."""
     if isinstance(of, Operator):
         results = list(scan_by_function(asked.name, of, x, n, heads, count, load, **asked.flags))
         return results, jax.tree.map(lambda _: 0, results[0])
@@ -392,7 +392,7 @@ def _begun(
 
 
 def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) -> Any:
-    """Combines a function's results with the initial value."""
+    """Combines the results of a function with the initial value."""
     rows = jax.tree.map(lambda x: x[None], results) if is_total else results
     begins = jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, rows)
     combined = operator.combine(begins, rows)
@@ -400,7 +400,7 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
-    """Combines one array's results with the initial value."""
+    """Combines the results of one array with the initial value."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
     result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
@@ -410,7 +410,6 @@ def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array
 
 
 def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Callable[[Any], Any]) -> list[jax.Array]:
-    """Returns each array's initial value."""
     for leaf in leaves:
         if leaf.mean or leaf.kind.gives_index:
             raise value_error(name, "initial", "None for 'mean', 'argmin' and 'argmax'", "a value")
@@ -423,7 +422,7 @@ def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Cal
 
 
 def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, count: jax.Array, reverse: bool) -> Any:
-    """Moves each result of an inclusive scan to its segment's next item."""
+    """Moves each result of an inclusive scan to the next item of its segment."""
     starts = segment_starts(n, heads)
     if reverse:
         places = jnp.arange(n, dtype=index_dtype("scan", "x", n))
@@ -433,10 +432,10 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
 
 
 def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | None = None) -> jax.Array:
-    """Returns the heads for kernels. If segments have ends, a gap's head follows each head.
+    """Returns the heads for kernels. If segments have ends, each head is followed by the head of the gap after it.
 
-    An empty segment within another moves to that segment's end. Over a mesh axis, the first two heads with ends are
-    those of an earlier device's segment and of the gap after it.
+    An empty segment that lies within another one is moved to the end of that segment. Over a mesh axis, if segments
+    have ends, the first two heads are those of a segment that continues from an earlier device and of the gap after it.
     """
     heads, ends = segments.heads, segments.ends
     if ends is None or (not heads.size and axis_name is None):  # a batch over an Explicit mesh cannot reshape them
@@ -447,24 +446,24 @@ def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | N
 
 
 def heads_of_bounds(begins: jax.Array, ends: jax.Array) -> jax.Array:
-    """Returns heads of segments and of gaps after them."""
+    """Returns the heads of segments and of the gaps after them."""
     return scan_columns(stack([begins, ends], -1).reshape(-1), Kind.MAX)
 
 
 def own_pieces(segments: GivenSegments, heads: jax.Array) -> jax.Array:
-    """`pieces` over a mesh axis, without the head of an earlier device's segment."""
+    """Returns `pieces` over a mesh axis, without the head that it adds for an earlier device's segment."""
     return heads if segments.ends is None else heads[1:]
 
 
 def covered(n: int, heads: jax.Array) -> jax.Array:
-    """Returns positions in a segment, given alternating heads of segments and gaps."""
+    """Returns which of n positions lie in a segment, given alternating heads of segments and gaps."""
     turns = (jnp.arange(heads.shape[0]) % 2 == 0)[:, None]
     none = jnp.zeros((1,), bool)
     return REGISTRY["interval_expand"](values=turns, offsets=heads, total=ABSENT, fill_value=none, size=n)[0][:, 0]
 
 
 def _from_first(n: int, heads: jax.Array) -> jax.Array:
-    """Returns positions not before the first segment."""
+    """Returns which positions are not before the first segment."""
     if not heads.size:
         return jnp.zeros((n,), bool)
     first = heads_inside(heads[0], n)
@@ -472,19 +471,19 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
 
 
 def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
-    """Gives items in no segment the derivative 0, where an infinite partial derivative would become NaN.
+    """Gives items in no segment the derivative 0; otherwise an infinite partial derivative would become NaN.
 
-    Without `gaps`, these are the items before the first head. With `gaps`, heads of segments and gaps alternate, and
-    items in gaps count too.
+    Without `gaps`, these are the items before the first head. With `gaps`, heads of segments and of gaps alternate, and
+    items in gaps are in no segment either.
     """
-    # Results vary like the heads within shard_map, as their tangents do.
+    # Within shard_map, results vary like the heads, as their tangents do.
     return jax.tree.map(
         lambda x: _inside(vary_as(x, heads), heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x
     )
 
 
 def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
-    """`inside_segments` of an array whose partial derivatives depend on items."""
+    """`inside_segments` for the array of a named operator, if its partial derivatives depend on the items."""
     if leaf.made is None and leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
         return leaf
     return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
@@ -493,7 +492,7 @@ def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
 def before_map(
     name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
 ) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that applies `inside_segments` before `map`."""
+    """Returns a function that applies `inside_segments` to an array before `map`."""
     given = None if axis_name is None else count  # on one device, dead items have no derivatives
 
     def inside(x: jax.Array) -> jax.Array:
@@ -534,7 +533,7 @@ def _scan_leaf(
     x = leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.mean else leaf.x
     combined = _scan_items(x, heads, count, op=leaf.kind, **flags)
     counts: list[jax.Array] = []
-    if leaf.mean:  # the items in each sum
+    if leaf.mean:  # the number of items in each sum
         ones = jnp.ones((n,), index_dtype(name, "x", n))
         counts = _scan(x=ones, heads=heads, count=count, op=Kind.ADD, **flags)
     results = [
@@ -545,7 +544,7 @@ def _scan_leaf(
 
 
 def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """Sets means past the live items to 0; other results are right."""
+    """Sets means past the live items to 0; other results there need no change."""
     if not (leaf.mean and count.size):
         return results
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
@@ -577,14 +576,14 @@ def scan_from(initial: jax.Array, x: jax.Array, op: Kind, count: jax.Array, **fl
 
 
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns each item's segment, -1 before the first head and past live ones."""
+    """Returns the segment of each item, -1 before the first head and past the live ones."""
     index_dtype(f"derivative of {name}", "x", n)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     return where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
 def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
-    """Returns the next marked position, or the number of live items."""
+    """Returns, for each position, the next marked one, or the number of live items."""
     (n,) = marked.shape
     places = jnp.where(marked, jnp.arange(n, dtype=live.dtype), n)
     return jnp.minimum(_scan(x=places, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0], live)
@@ -597,7 +596,7 @@ def _shapes(x: Aval, *, op: int, total: int) -> Sequence[Any]:
 
 
 def begins_with_item(op: Kind, dtype: DTypeLike) -> bool:
-    """Whether the operation takes the initial item: for sums, and for results that are items without derivatives."""
+    """Whether the operation itself takes the initial item: for sums, and if results are items without derivatives."""
     return op == Kind.ADD or not (op.gives_index or jnp.issubdtype(dtype, jnp.inexact))
 
 
@@ -639,14 +638,14 @@ def _extremum_tangents(
 ) -> Sequence[jax.Array]:
     """Returns the tangents of minima or maxima so far.
 
-    The positions of one index form a run that begins at that item. A sum over each run, of tangents that are 0 except
-    for the first item's, gives all of them that tangent. Its transpose is the opposite sum: nothing is gathered, and
-    indices list the runs' heads.
+    An index stays until the scan reaches a better item, so its positions form a run that begins at that item. In a run,
+    only the tangent of the first item is kept; a sum over the run gives this tangent to all positions. The transpose is
+    the sum in the other direction: nothing is gathered, and indices list the heads of the runs.
     """
     flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
     indices, *last = _scan.run(primals, op=kind.index_of, **flags)
     positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
-    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place of its index
+    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place with its index
     firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
     # A position without an index is a run. In reverse, the index is where a run ends and the next begins.
     heads = jnp.where(indices < 0, positions, indices + by) + int(reverse)
@@ -678,7 +677,7 @@ def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **fla
     largest = jax.lax.stop_gradient(_scan(x=x, heads=heads, count=count, op=Kind.MAX, **inclusive)[0])
     before = shifted(largest, -1 if reverse else 1)
     is_same = (before == largest) | jnp.isnan(largest)
-    # A segment's first factor is unused, but must be finite.
+    # The factor at the start of a segment is not used, but must be finite.
     factors = jnp.where(is_same, 1, jnp.nan_to_num(jnp.exp(jnp.minimum(before - largest, 0))))
     nothing = x == -jnp.inf
     powers = jnp.where(nothing, 0, jnp.exp(jnp.where(nothing, 0, x) - jnp.where(nothing, 0, largest)))
@@ -700,7 +699,7 @@ def _along(
     reverse: int,
     total: int,
 ) -> Sequence[jax.Array]:
-    """Returns a linear recurrence of the terms, times `shares`, and its total."""
+    """Returns a linear recurrence of the terms, times `shares` if given, and its total."""
     heads, count = primals.heads, primals.count
     tangents = recurrence(factors, terms, heads, count, reverse=reverse)
     if shares is not None:
@@ -718,7 +717,7 @@ def _along(
 def _transpose(
     cotangents: Sequence[Any], operands: Operands, *, op: int, exclusive: int, reverse: int, total: int
 ) -> jax.Array:
-    """Sums in the opposite direction, because each item is added to all later ones."""
+    """Returns the scan in the other direction, because a scan adds each item to all later results."""
     del total
     x = operands.x
     result = jnp.zeros(x.shape, x.dtype)
@@ -732,7 +731,6 @@ def _transpose(
 
 
 def _transpose_initial(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
-    """Sums the cotangents of all results, which contain the initial item."""
     del attributes
     parts = [x for x in cotangents if x is not None]
     if cotangents[0] is not None and operands.count.size:
@@ -747,7 +745,6 @@ def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attribute
 
 
 def _of_column(x: Any, heads: Any, count: Any, initial: Any = ABSENT) -> Any:
-    """Returns a column's operands."""
     operands: Any = _scan.Operands
     return operands(x, heads, count, initial)
 
@@ -774,7 +771,7 @@ def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes:
 
 
 class _Scan(Operation):
-    """A scan of a vector. No kernel has logsumexp's pairs as states, so it is plain JAX."""
+    """A scan of a vector. No kernel has the pairs that logsumexp needs as states, so it runs in plain JAX."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         del operands, platform, devices
@@ -798,7 +795,7 @@ class _ScanRows(_Scan):
     """A scan of each column of rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether to scan rows of the transpose: a block takes rows of one problem, which may be small."""
+        """Whether small problems of a batch are rows of the transpose: a block takes rows of one problem only."""
         *batch, n, width = operands[0].shape
         is_small = bool(batch) and n * width < LEAST_ROW_ITEMS
         return is_small or super().prefers_xla(operands, attributes, platform, devices)

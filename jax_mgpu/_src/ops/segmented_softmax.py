@@ -117,7 +117,6 @@ def _normalize(
     *,
     log: bool,
 ) -> jax.Array:
-    """Computes the softmax of each trailing position as a column."""
     x = expect_floats(name, x)
     n = x.shape[0]
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
@@ -142,10 +141,10 @@ def _normalize(
 
 
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Returns each column's softmax over segments, and over rows before the first head; 0 if dead."""
+    """Returns the softmax of each column over each segment, and over the rows before the first head; 0 if dead."""
     rule = Rule.LOG_SOFTMAX if log else Rule.SOFTMAX
-    int(rows.shape[0])  # raises for an unknown number of rows, with the called function's name
-    absent = jnp.zeros((0, 0), rows.dtype)  # of tangents' rank, so that batches can repeat it
+    int(rows.shape[0])  # this raises if the number of rows is unknown, with the name of the called function
+    absent = jnp.zeros((0, 0), rows.dtype)  # it has the rank of tangents, so that batches can repeat it
     return _segmented_softmax(x=rows, t=absent, heads=heads_from_zero(heads), count=count, rule=rule)[0]
 
 
@@ -161,10 +160,10 @@ def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
 
 
 class Rule(enum.IntEnum):
-    """The kernels' function of rows x.
+    """The function of rows x that the kernels compute.
 
-    The last three are linear maps of tangents t, where x is the softmax or its logarithm: the softmax's derivative, its
-    own transpose; the logarithm's derivative; and its transpose.
+    The last three are linear maps of tangents t, where x is the result of the softmax or of its logarithm: the
+    derivative of the softmax, which is its own transpose; the derivative of the logarithm; and its transpose.
     """
 
     SOFTMAX = 0
@@ -183,19 +182,19 @@ _TRANSPOSE = {
 
 
 def widened(x: jax.Array) -> jax.Array:
-    """Returns items in the type of their sums."""
+    """Returns items in the type in which they are added up."""
     return x.astype(accumulator_dtype(x.dtype))
 
 
 def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
-    """Combines each segment's rows, `[m, elements]`."""
+    """Combines the rows of each segment, `[m, elements]`."""
     if rows.shape[1] == 1:
         return _segmented_reduce(x=rows[:, 0], heads=heads, count=count, op=op, wide=False)[0][:, None]
     return reduce_rows(x=rows, heads=heads, count=count, op=op, wide=False)[0]
 
 
 def _per_item(rows: jax.Array, x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the row of each item's segment; 0 past live items."""
+    """Returns the row of each item's segment; 0 past the live items."""
     n = x.shape[0]
     fill = jnp.zeros((1,), rows.dtype)
     return _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=n)[0]
@@ -206,8 +205,6 @@ def _live_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _fallback(x: jax.Array, t: jax.Array, heads: jax.Array, count: jax.Array, *, rule: int) -> Sequence[jax.Array]:
-    """Reduces segments, and repeats the results."""
-
     def total(rows: jax.Array, op: Kind = Kind.ADD, of: Callable[[jax.Array], jax.Array] = lambda y: y) -> jax.Array:
         return _per_item(of(_per_segment(rows, heads, count, op)), x, heads, count)
 
@@ -254,7 +251,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, rule: int) -> tuple[Any, Any]
     if tangents.t is not None:
         parts += _segmented_softmax.run(primals._replace(t=tangents.t), rule=rule)
     if tangents.x is not None:
-        # Rows past the live ones may be anything.
+        # Rows past the live ones may hold anything.
         x, t, moved = _live_rows(x, count), _live_rows(t, count), _live_rows(tangents.x, count)
         if rule == Rule.SOFTMAX_TANGENT:
             part = moved * (t - total(x * t)) - x * total(moved * t)

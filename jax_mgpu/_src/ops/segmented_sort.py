@@ -251,7 +251,7 @@ def _segments(
     count: Count,
     axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns heads and flags, one of them absent, and the live count."""
+    """Returns the operands heads and flags, one of them absent, and the live count."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)
@@ -275,14 +275,14 @@ def _segments(
 
 
 def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
-    """Flags each segment's start and each item between segments."""
+    """Returns flags that are set at each segment's start and at each item between segments."""
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
         starts, stops = heads_inside(heads, n), heads_inside(ends, n)
         dtype = common_dtype(starts, stops)
         starts = starts.astype(dtype)
         stops = jnp.maximum(stops.astype(dtype), starts)
-        # A gap is from the largest end so far to the next head. An empty segment may lie within another.
+        # A gap extends from the largest end so far to the next head. An empty segment may lie within another.
         first, last = jnp.zeros((1,), dtype), jnp.full((1,), n, dtype)
         gap_starts = jnp.concatenate([first, scan(stops, "max")])
         lengths = jnp.maximum(jnp.concatenate([starts, last]) - gap_starts, 0)

@@ -44,7 +44,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 __all__ = ["Segments"]
 
 Positions: TypeAlias = jax.Array | np.ndarray  # a NumPy array if the host knows the values
-# Larger positions mean the same, past every array with 32-bit indices.
+# All larger positions mean the same, because they are past every array with 32-bit indices.
 MOST = np.iinfo(np.int32).max - 1
 
 
@@ -170,7 +170,7 @@ class Segments(Ranges):
             return cls.of(*_ranges_of_known_ids(name, given, m))
         ids = ids_in_order(name, given, m)
         known = (ids >= 0) & (ids < m)
-        # Other ids become that of the item before or after: both arrays are then sorted.
+        # Ids outside of [0, m) become the id of the item before, or of the item after, so both arrays are sorted.
         latest = scan(jnp.where(known, ids, -1), "max")
         earliest = scan(jnp.where(known, ids, m), "min", reverse=True)
         numbers = jnp.arange(m, dtype=ids.dtype)
@@ -266,7 +266,7 @@ class Segments(Ranges):
 
     def __repr__(self) -> str:
         def text(x: Any) -> str:
-            if getattr(x, "dtype", None) == jax.dtypes.float0:  # the gradient of integers
+            if getattr(x, "dtype", None) == jax.dtypes.float0:  # integers have such gradients
                 return f"float0{list(x.shape)}"
             if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer):
                 return " ".join(np.array2string(np.asarray(x), separator=", ", threshold=12).split())
@@ -303,7 +303,7 @@ def _count(name: str, count: ArrayLike) -> Positions:
 
 
 def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts") -> tuple[Positions, Positions]:
-    """Returns starts and ends, checked. An empty one ends where it starts."""
+    """Returns checked starts and ends; an empty segment ends where it starts."""
     begin, end = _positions(name, argument, starts), _positions(name, "ends", ends)
     if begin.shape != end.shape:
         raise value_error(name, "ends", f"the length of {argument}, {begin.shape[0]}", describe(end))
@@ -321,7 +321,7 @@ def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts
 
 
 def _ranges_of_known_ids(name: str, ids: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns starts and ends by known ids."""
+    """Returns starts and ends of segments, by ids that the host knows."""
     known = (ids >= 0) & (ids < m)
     latest = np.maximum.accumulate(np.where(known, ids, -1))
     _expect(name, "ids", IDS_IN_ORDER, ids, ids_hold(np, ids, known, latest))
@@ -332,7 +332,7 @@ def _ranges_of_known_ids(name: str, ids: np.ndarray, m: int) -> tuple[np.ndarray
 
 
 def _narrow(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int32, or int64 if it does not fit."""
+    """Returns starts and ends as int32, or as int64 if they do not fit."""
     dtype = np.int32 if max(ends.max(initial=0), starts.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
     return starts.astype(dtype), ends.astype(dtype)
 
@@ -343,7 +343,6 @@ def _expect_ascending(name: str, argument: str, x: np.ndarray) -> None:
 
 
 def _expect(name: str, argument: str, expected: str, x: np.ndarray, holds: np.ndarray) -> None:
-    """Raises for the first item where `holds` is False."""
     broken = np.flatnonzero(~holds)
     if broken.size:
         raise value_error(name, argument, expected, f"{int(x[broken[0]])} at position {int(broken[0])}")

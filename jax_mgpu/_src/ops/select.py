@@ -526,9 +526,9 @@ def select_rows(
     *,
     partition: bool = False,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns kept items, with `partition` followed by the others, and their number.
+    """Returns the kept items of each leaf, with `partition` followed by the others, and the number of kept ones.
 
-    Arguments are checked.
+    The caller has checked the arguments.
     """
     index_dtype(name, "keep", keep.shape[0])
     total = None
@@ -547,7 +547,7 @@ def select_rows(
 
 
 def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns kept positions, `n` past the last, and their number."""
+    """Returns the positions of kept items, `n` past the last one, and their number."""
     found, total = _select(
         x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
     )
@@ -555,7 +555,7 @@ def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 
 def ranks(keep: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the number of kept items before each."""
+    """Returns the number of kept items before each item."""
     n = keep.shape[0]
     marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
     return scan(marks, exclusive=True)
@@ -584,7 +584,7 @@ def _fallback(
 
 
 def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
-    """Returns each item's destination, past all positions for none, and the number of kept items."""
+    """Returns the destination of each item, past all positions if it has none, and the number of kept items."""
     (n,) = keep.shape
     dtype = index_dtype("select", "keep", n)
     kept = keep & live_mask(n, count)
@@ -599,15 +599,15 @@ def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Arra
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, indices: int, partition: int) -> jax.Array:
-    """Returns the cotangents of items' destinations."""
+    """Returns, for each item, the cotangent of its destination."""
     del indices
     places, _ = _places(operands.keep, operands.count, partition)
     places = where(places < size, places, size)
     return take_or_fill(cotangents[0], places, unique=True)
 
 
-# With `indices`, results are positions, and x and fill_value are not read. With `partition`, other items follow, and
-# those past the count stay.
+# With `indices`, results are positions, and x and fill_value are not read. With `partition`, the other items follow the
+# kept ones, and those past the count stay in place.
 _select = Operation(
     "select",
     operands={"x": 2, "keep": 1, "count": 1, "fill_value": 1},

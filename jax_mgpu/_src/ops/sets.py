@@ -309,7 +309,7 @@ def set_symmetric_difference(
 
 
 class SetCall(NamedTuple):
-    """A set operation's arguments, without keys and values. `counts` are a's and b's live items."""
+    """The arguments of a set operation except keys and values. `counts` are the numbers of live items of a and b."""
 
     name: str
     kind: Kind
@@ -352,7 +352,7 @@ def _operate(asked: SetCall, a: Keys, b: Keys, a_values: Pytree, b_values: Pytre
 def set_leaves(
     name: str, kind: Kind, a_values: Pytree, b_values: Pytree, n_a: int, n_b: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """Returns both sides' leaves, and the function that restores the tree. b may have no leaves."""
+    """Returns the leaves of both sides' values, and the function that restores the tree. b may have no leaves."""
     if kind in TAKES_B:
         return flatten_pair(name, a_values, b_values, n_a, n_b)
     a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
@@ -437,7 +437,7 @@ def _fallback(
     size: int,
     payload: int,
 ) -> Sequence[jax.Array]:
-    """Sorts both together; copies count those of either side, and kept items are compacted."""
+    """Sorts both together: each copy counts the copies of its key on either side, and kept items are compacted."""
     n_a, n = a.shape[0], a.shape[0] + b.shape[0]
     index = index_dtype("set operation", "a and b", n)
     if n == 0:

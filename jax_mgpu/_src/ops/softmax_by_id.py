@@ -97,7 +97,7 @@ def _normalize(name: str, x: Pytree, ids: ArrayLike | Groups, size: int, *, log:
 
 
 def _of_groups(x: jax.Array, groups: tuple[jax.Array, jax.Array, jax.Array], *, log: bool) -> jax.Array:
-    """Computes the softmax by id, and moves it back to the items' positions."""
+    """Computes the softmax of items in the order of their ids, and moves it back to the items."""
     order, heads, count = groups
     if x.size == 0 or heads.size == 0:
         return jnp.zeros_like(x)
@@ -126,11 +126,11 @@ def _softmax_jvp(
 
 
 def _per_item(rows: jax.Array, ids: jax.Array, size: int, op: Kind) -> jax.Array:
-    """Returns the combination of each item's id; 0 without one."""
+    """Returns the combination of all rows of each item's id; 0 for items without one."""
     return gather(_reduce_by_id(x=rows, ids=ids, op=op, wide=False, size=size)[0], ids)
 
 
 def _sums(powers: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """Returns each item's id's sum; 1 without one, so that nothing is divided by 0."""
+    """Returns, for each item, the sum over its id; 1 for items without an id, so that nothing is divided by 0."""
     sums = _reduce_by_id(x=powers, ids=ids, op=Kind.ADD, wide=False, size=size)[0]
     return take_or_fill(sums, ids, jnp.ones((1,), sums.dtype))

@@ -185,12 +185,12 @@ class Sort:
 
     Args:
       operation: the public function.
-      keys: an array, or columns, which have directions.
+      keys: an array, or columns, which have a direction each.
       descending: the direction of an array.
-      count: the live items as an operand, or `ABSENT`.
-      heads, flags: where segments start. At least one is `ABSENT`; with both, there is one segment.
+      count: the number of live items as an operand, or `ABSENT`.
+      heads, flags: where segments start. heads, flags: operands that say where segments start.
       method: how to sort.
-      bits: the low bits of an array's keys that matter; None for all.
+      bits: how many low bits of an array's keys matter; None for all.
     """
 
     operation: str
@@ -227,7 +227,7 @@ class Sort:
         return sorted_keys, unflatten(moved)
 
     def indices(self, *, axis_name: AxisName | None = None, even: bool = True) -> tuple[Any, ...]:
-        """Returns sorted keys, and their former positions."""
+        """Returns sorted keys, and the position that each came from."""
         if axis_name is not None:
             over_devices: tuple[Any, ...] = self._over_axis(mesh.sorts.sort_indices, axis_name, even)
             return over_devices
@@ -242,27 +242,25 @@ class Sort:
         return sorted_keys, moved[0]
 
     def rows(self, leaves: Sequence[jax.Array], *, ordered: bool) -> tuple[Any, list[jax.Array]]:
-        """Returns sorted keys and leaves; with `ordered`, former positions are the first leaf."""
+        """Returns sorted keys and leaves; with `ordered`, the position that each key came from is the first leaf."""
         keys, bits = self._low_bits()
         return sort_rows(self.operation, keys, self._given, bits, leaves, ordered=ordered)
 
     @property
     def _given(self) -> dict[str, Any]:
-        """The kernels' operands and attributes, without keys and bits."""
         return {name: getattr(self, name) for name in ("heads", "flags", "count", "descending", "method")}
 
     def _low_bits(self) -> tuple[Any, int]:
-        """Returns keys, and the low bits that one call sorts by."""
+        """Returns keys, and how many of their low bits one call of the kernels sorts by."""
         if isinstance(self.keys, Columns):
             return self.keys, self.keys.code_bits[0]
         return _few_bits(self.operation, self.keys, self.count, self.bits)
 
     def _has_nothing_to_sort(self) -> bool:
-        """Whether there is at most one item, without count, heads or flags, which a sort would check."""
+        """Whether there is at most one item, and no count, heads or flags; a sort would check these."""
         return surely(lambda: self.keys.shape[0] <= 1) and not (self.heads.size or self.flags.size or self.count.size)
 
     def _over_axis(self, form: Callable[..., Any], axis_name: AxisName, even: bool, *values: Pytree) -> Any:
-        """Sorts over a mesh axis, without segments."""
         return over_axis(
             form, self.operation, axis_name, self.keys, *values, descending=self.descending, method=self.method,
             even=static_flag(self.operation, "even", even), count=count_of(self.count), bits=self.bits,
@@ -270,7 +268,7 @@ class Sort:
 
 
 def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | None) -> tuple[jax.Array, int]:
-    """Returns keys, and the number of low bits that matter."""
+    """Returns keys, and how many of their low bits matter."""
     max_bits = 8 * keys.dtype.itemsize
     if bits is None:
         return keys, max_bits

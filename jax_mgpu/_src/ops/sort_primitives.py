@@ -1,4 +1,4 @@
-"""`SORT`, the primitive of all sorts within segments."""
+"""`SORT`, the primitive of all sorts, which sorts keys within segments."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jax_mgpu._src.core.operation import ABSENT, Operation
 
 
 class Method(enum.IntEnum):
-    """The kernels' attribute `method`. Only MERGING takes heads or flags."""
+    """How kernels sort keys: their attribute `method`. Only MERGING takes heads or flags."""
 
-    MERGING = 0  # of whole rows; segments are sorted by the fastest method
+    MERGING = 0  # merges whole rows; segments are sorted by the fastest method
     FASTEST = 1
-    NEARLY_SORTED = 2  # merges large rows in place
-    PARTITIONING = 3  # stable, by the highest `bits` bits or more
+    NEARLY_SORTED = 2  # merges rows with many keys in place
+    PARTITIONING = 3  # a stable partition by the highest `bits` bits, or more
 
 
 def _shapes(keys: Aval, values: Aval, payload: int) -> Sequence[Any]:

@@ -19,19 +19,20 @@ from jax_mgpu._src.keys.digits import WIDEST, WORD
 from jax_mgpu._src.ops.sort_primitives import SORT, Method
 
 # A permutation beyond a GPU's cache reads or writes a cache line per word. For 2^26 words on an H200, a scatter takes
-# 4.4 ms, a gather 1.7 ms, a sort by positions 1.7 ms. 4 more bytes of payload take 0.6 ms.
+# 4.4 ms, a gather 1.7 ms, and a sort of the words by their positions 1.7 ms. A sort takes 0.6 ms more for 4 more bytes
+# of payload.
 LONG_PERMUTATION = 1 << 23
 
 
 def is_long_permutation(n: int) -> bool:
-    """Whether a permutation takes longer on a GPU than a sort that moves the items."""
+    """Whether a permutation of this many items takes longer on a GPU than a sort that carries them."""
     return surely(lambda: n >= LONG_PERMUTATION)
 
 
 def _sorted(
     keys: jax.Array | Columns, given: dict[str, Any], bits: int | None, payload: Payload, values: Any = ABSENT
 ) -> list[Any]:
-    """Sorts one code or array with its payload by one call of kernels."""
+    """Sorts an array, or columns that one code determines, with a payload, by one call of kernels."""
     if not isinstance(keys, Columns):
         return SORT(**given, keys=keys, bits=bits, values=values, payload=payload)
     codes, *moved = SORT(**given, keys=keys.codes()[0], bits=keys.bits, values=values, payload=payload)
@@ -41,22 +42,22 @@ def _sorted(
 def sort_indices(
     operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int | None
 ) -> tuple[Any, jax.Array]:
-    """Returns sorted keys, and their former positions."""
+    """Returns sorted keys, and the position that each came from."""
     index_dtype(operation, "keys", keys.shape[0])
     if not isinstance(keys, Columns) or keys.is_code:
         sorted_keys, indices = _sorted(keys, given, bits, Payload.INDICES)
         return sorted_keys, indices
     (*higher, lowest), (*higher_bits, lowest_bits) = keys.codes(), keys.code_bits
     codes, indices = SORT(**given, keys=lowest, bits=lowest_bits, payload=Payload.INDICES)
-    for code, code_bits in zip(reversed(higher), reversed(higher_bits), strict=True):  # stable over the lower ones
+    for code, code_bits in zip(reversed(higher), reversed(higher_bits), strict=True):  # stable over the lower codes
         moved = take_keys(code, indices)
         codes, indices = SORT(**given, keys=moved, bits=code_bits, values=indices, payload=Payload.GIVEN)
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
 
 
-# The least items for which columns are not sorted by one code, or by its indices. docs/notes/sort.md has figures.
+# From so many items on, columns are not sorted by one code, or by its indices. docs/notes/sort.md has figures.
 LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
-LONG_FLOATS = 1 << 20  # if one of the columns holds floats
+LONG_FLOATS = 1 << 20  # columns of which one holds floats
 LONG_COLUMNS = 1 << 22  # columns that no code holds, and on a CPU any columns without values
 
 
@@ -92,7 +93,7 @@ def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], 
 
 
 def _sort_two_keys(high: SortKey, low: SortKey, given: dict[str, Any]) -> list[jax.Array]:
-    """Sorts by the lower keys, which move the higher ones along, then by the higher keys."""
+    """Sorts by the lower keys, which carry the higher ones, then by the higher keys."""
 
     def sort(key: SortKey, keys: jax.Array | Columns, other: jax.Array) -> tuple[jax.Array, jax.Array]:
         in_order, (moved,) = _sort_carrying(keys, [other], {**given, "descending": key.descending}, key.bits)
@@ -111,7 +112,7 @@ def sort_rows(
     *,
     ordered: bool = False,
 ) -> tuple[Any, list[jax.Array]]:
-    """Returns sorted keys and leaves; with `ordered`, former positions are the first leaf."""
+    """Returns sorted keys and leaves; with `ordered`, the position that each key came from is the first leaf."""
     (n,) = keys.shape
     positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
     carried = [*positions, *leaves]
@@ -142,7 +143,7 @@ def sort_rows(
         )
 
     goes_by_indices = not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried)
-    if goes_by_indices or (ordered and not leaves):  # kernels number positions
+    if goes_by_indices or (ordered and not leaves):  # kernels number the positions themselves
         return by_indices()
     return platform_dependent(cuda=packed, default=by_indices)
 
@@ -169,7 +170,7 @@ def _with_derivatives_by_indices(
     leaves: list[jax.Array],
     given: dict[str, Any],
 ) -> tuple[Any, list[jax.Array]]:
-    """Runs `sort`, with the derivatives of `indices` and gathers."""
+    """Runs `sort(keys, leaves, given)`, with the derivatives of `indices(keys, given)` and gathers."""
     operands = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
     attributes = {name: x for name, x in given.items() if name not in operands}
 
@@ -190,7 +191,6 @@ def _with_derivatives_by_indices(
 
 
 def _goes_by_parts(keys: Columns) -> bool:
-    """Whether columns are sorted in parts."""
     return len(keys.arrays) == 1 or (not keys.is_code and surely(lambda: keys.shape[0] >= LONG_COLUMNS))
 
 
@@ -201,7 +201,7 @@ def _sort_by_parts(
     leaves: list[jax.Array],
     given: dict[str, Any],
 ) -> tuple[Any, list[jax.Array]]:
-    """Sorts by the first part, then by each next one within equal keys."""
+    """Sorts by the first part, then by each next one within segments of equal keys."""
     form, bits = keys.replaced([]), keys.code_bits[0]  # JAX keeps these functions, so they must hold no arrays
 
     def sort(arrays: list[jax.Array], leaves: list[jax.Array], given: dict[str, Any]) -> Any:
@@ -230,7 +230,7 @@ def _sort_by_parts(
 
 
 def _within_equal(keys: jax.Array | Columns, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns operands and attributes of a sort within segments, cut where sorted keys differ."""
+    """Returns operands and attributes for a sort within the given segments, cut where sorted keys differ."""
     starts, heads, flags = key_starts(keys), given["heads"], given["flags"]
     if heads.size or flags.size:
         starts |= marked_starts(keys.shape[0], heads, flags)
@@ -240,10 +240,10 @@ def _within_equal(keys: jax.Array | Columns, given: dict[str, Any]) -> dict[str,
 def partitioned(
     codes: jax.Array, bits: int, count: jax.Array, rows: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Partitions codes by their highest bits (at least 1), and returns each code's row.
+    """Partitions codes by their highest bits (at least 1), and returns the row of each code.
 
-    Without `rows`, it is the code's position; `count` is an operand. Codes that share these bits come in any order, but
-    equal codes keep theirs.
+    Without `rows`, the row of a code is its position; `count` is an operand. Codes that share these bits may come in
+    any order, but equal codes keep theirs.
     """
     given: dict[str, Any] = {"keys": codes, "count": count, "bits": bits, "method": Method.PARTITIONING}
     given |= {"payload": Payload.INDICES} if rows is None else {"payload": Payload.GIVEN, "values": rows}

@@ -61,8 +61,8 @@ from jax_mgpu._src.ops.argsorted import in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# If needles and haystack are so long, a CPU sorts the needles and walks along both. That halves the time of a search
-# per needle, which waits for memory.
+# If both needles and haystack are so long, a CPU sorts the needles and walks along both. That takes half the time of a
+# search for each needle, which waits for memory.
 CPU_LONG = 1 << 17
 
 
@@ -410,7 +410,7 @@ def segmented_search(
     index = index_dtype(name, "haystack and heads", size, m)
 
     def positions(x: jax.Array, largest: int) -> jax.Array:
-        """Returns indices in the result's type; those out of range stay so."""
+        """Returns indices in the type of the result; one that is out of range stays so."""
         return x if x.dtype == index else jnp.clip(wide_enough(x, largest), -1, largest).astype(index)
 
     heads, ids = positions(segments.heads, size), positions(ids, m)
@@ -440,7 +440,7 @@ def _comparable(
     needles_count: jax.Array,
     haystack_count: jax.Array,
 ) -> Sequence[jax.Array]:
-    """Returns one array each, in input order, whose items compare as the keys do."""
+    """Returns needles and haystack as one array each, in input order, whose items compare as the keys do."""
     counts = needles_count, haystack_count
     if not isinstance(needles, Columns) or needles.fits:
         pair = KeyPair(name, needles, haystack, *counts)
@@ -452,7 +452,7 @@ def _comparable(
 
 
 def _match_any_order(name: str, a: Keys, b: Keys, right: bool, a_count: Count, b_count: Count) -> SortedMatch:
-    """Looks up each array's items in the other; results are positions in the caller's arrays."""
+    """Looks up the items of each array in the other; results are positions in the caller's arrays."""
     given = expect_pair(name, a, b)[:2]
     lives = pair_counts(name, "ab", given, (a_count, b_count))
     rows = [in_order(name, *side) for side in zip("ab", given, lives, strict=True)]
@@ -482,13 +482,13 @@ def _match_shapes(a: Aval, b: Aval) -> Sequence[Any]:
 
 
 def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike) -> jax.Array:
-    """Returns insertion points among live items, by binary searches in lockstep."""
+    """Returns insertion points among the first `live` items, by binary searches of all needles in lockstep."""
     low = jnp.zeros(needles.shape, index)
     return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
 
 
 def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
-    """Returns insertion points from `low` to `high`."""
+    """Returns each needle's insertion point from `low` to `high`, by a binary search."""
     if haystack.shape[0] == 0:
         return low
 
@@ -499,15 +499,15 @@ def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, hig
 
 
 def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns begins and ends of segments among live ones of `size` items; `ends` may be absent."""
+    """Returns where segments begin and end among the live ones of `size` items; `ends` may be absent."""
     begin, end = segment_bounds(heads, size, count)
     return begin, jnp.maximum(begin, segment_bounds(ends, size, count)[0] if ends.size else end)
 
 
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
-    """Returns insertion points of a few needles in a sorted vector of integers.
+    """Returns where each of a few needles would be inserted in a sorted vector of integers.
 
-    It reads about 30 items per needle, `sorted_search` the whole haystack.
+    This search reads about 30 items per needle; the kernels of `sorted_search` read the whole haystack.
     """
     return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)
 

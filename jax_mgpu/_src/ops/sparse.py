@@ -228,7 +228,7 @@ class Csr:
     def todense(self) -> jax.Array:
         """Returns the matrix as an array `[rows, columns]`."""
         m, n = self.shape
-        if not m * n:  # JAX 0.11 fails to reshape such arrays in a batch over an Explicit axis
+        if not m * n:  # JAX 0.11 cannot reshape such arrays in a batch over an Explicit axis
             return jnp.zeros((m, n), self.dtype)
         places = jnp.where(self._entries(), self.rows.astype(index_dtype("Csr.todense", "shape", m * n)) * n, -1)
         places = jnp.where(places < 0, -1, places + self.indices)
@@ -295,11 +295,11 @@ class Csr:
         return _made(values, self.indices, self.offsets, self.shape, transposed)
 
     def _entries(self) -> jax.Array:
-        """Returns the places with entries."""
+        """Returns which places hold entries."""
         return (self.rows >= 0) & (self.indices >= 0) & (self.indices < self.shape[1])
 
     def _transpose(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns entries by column, their rows, and where columns start."""
+        """Returns the entries in the order of their columns, their rows, and where columns start."""
         n, rows = self.shape[1], self.rows
         keys = jnp.where(self._entries(), self.indices, n).astype(jnp.int32)
         keys, order = sort(keys, jnp.arange(self.capacity, dtype=self.offsets.dtype))
@@ -407,7 +407,7 @@ def _negative(values: jax.Array) -> jax.Array:
 def _made(
     values: jax.Array, indices: jax.Array, offsets: jax.Array, shape: tuple[int, int], transposed: Any = None
 ) -> Csr:
-    """Returns a matrix without checks; entries may exceed the room."""
+    """Returns a matrix without checks; the number of entries may exceed the room."""
     return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
 
 
@@ -471,9 +471,9 @@ def _numbers(name: str, argument: str, x: ArrayLike, ndim: int | None = 1) -> ja
 
 
 def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
-    """Checks known offsets: in order, from 0 to at most the number of values."""
+    """Checks offsets that the host knows: they are in order, from 0 to at most the number of values."""
     host = known_integers(offsets)
-    if host is None or not isinstance(capacity, int):  # symbolic in an exported program
+    if host is None or not isinstance(capacity, int):  # the capacity may be a symbol of an exported program
         return
     ends = host.astype(np.int64)
     broken = np.flatnonzero(np.diff(ends, prepend=0) < 0)
@@ -486,7 +486,7 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
 
 
 def _product_dtype(*factors: jax.Array) -> Any:
-    """Returns a product's type, in which narrow integers do not wrap."""
+    """Returns the type of a product, in which narrow integers do not wrap."""
     dtype = jnp.result_type(*factors)
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else sum_dtype(dtype)
 

@@ -1,8 +1,8 @@
 """The product of two sparse matrices: places of entries, and values.
 
-A term pairs an entry of A with one of the row of B that its column names. Terms may far outnumber the result's entries,
-so a chunk at a time is computed in memory of fixed size. Values are sums over triples of entries of A, of B and of the
-result. Derivatives are such sums with other roles.
+A term of the product pairs an entry of A with an entry of the row of B that its column names. There may be far more
+terms than entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are sums
+over triples of entries of A, of B and of the result. Each derivative is such a sum too, with other roles for the three.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 NAME = "Csr.matmul"
 MIN_CHUNK = 1024
 
-# Columns, offsets and rows of a matrix's entries.
+# The columns, the offsets and the row of each entry of a matrix.
 Structure = Sequence[jax.Array]
 
 
 def _before(a: Structure, b: Structure) -> jax.Array:
-    """Returns the terms before each entry of A, and their number."""
+    """Returns the number of terms before those of each entry of A, and the number of all."""
     (columns, _, rows), (_, offsets, own) = a, b
     ends = jnp.minimum(offsets, own.shape[0])
     lengths = ends[1:] - ends[:-1]
@@ -42,14 +42,14 @@ def _before(a: Structure, b: Structure) -> jax.Array:
 
 
 def _chunk(a: Structure, b: Structure, size: int) -> int:
-    """Returns the terms per chunk: at least those of any row of A, which repeats no column."""
+    """Returns the number of terms in a chunk: at least those of any row of A, which repeats no column."""
     return max(MIN_CHUNK, a[0].shape[0] + b[0].shape[0], size)
 
 
 def _entries(
     before: jax.Array, b: Structure, a: Structure, begin: jax.Array, end: jax.Array, room: int
 ) -> tuple[Any, Any]:
-    """Returns the terms' entries of A and of B; -1 from the end on."""
+    """Returns the entries of A and of B of some terms; -1 from the end on."""
     places = begin + jnp.arange(room, dtype=before.dtype)
     is_product = places < end
     of_a = sorted_search(places, before, "right") - 1
@@ -58,7 +58,7 @@ def _entries(
     return of_a, jnp.where(is_product, of_b, -1)
 
 
-# Two matrices without values.
+# Operands that describe two matrices without their values.
 STRUCTURES = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows")
 
 
@@ -83,7 +83,7 @@ def _pattern_fallback(*operands: jax.Array, n: int, size: int) -> Sequence[jax.A
         return of_rows[state[0]] < before[-1]
 
     def chunk(state: Any) -> Any:
-        """Adds the next rows: as many as a chunk holds, and at least one."""
+        """Adds the entries of the next rows: as many whole rows as a chunk holds, and at least one."""
         row, written, columns, counts = state
         begin = of_rows[row]
         after = sorted_search((begin + room)[None], of_rows, "right")[0].astype(row.dtype)
@@ -159,7 +159,7 @@ def _fallback(*operands: jax.Array, target: int, size: int) -> Sequence[jax.Arra
 
 def _transpose(by: int) -> Any:
     def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
-        """Sums over the triples, by the operand's entries, the cotangent times the other operand."""
+        """Returns the sum over the same triples, by the operand's entries, of the cotangent times the other operand."""
         del size
         x, y, *structure = operands
         others = [i for i in range(3) if i != target]
@@ -171,8 +171,8 @@ def _transpose(by: int) -> Any:
     return rule
 
 
-# Sums over terms: values of x and y at two of three entries (of A, B and the result) are multiplied, and added by the
-# third.
+# Sums over all terms: the values of x and y at two of the three entries (of A, B and the result) are multiplied, and
+# added up by the third.
 _triples = Operation(
     "csr_triples",
     operands=dict.fromkeys(("x", "y", *STRUCTURES, "columns", "offsets"), 1),

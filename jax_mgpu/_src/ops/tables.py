@@ -1,7 +1,7 @@
 """Lookups and as-of joins, which find a row of another table by key.
 
-Results are positions in the caller's arrays; sorts move positions along. As-of joins whose groups are few integers
-leave rows in place.
+Results are positions in the caller's arrays, so sorts carry positions along. As-of joins whose groups are few integers
+leave all rows in place.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def lookup(
         return unflatten(over_axis(mesh.tables.lookup, name, axis_name, pair, leaves, fills))
     table = in_order(name, "table_keys", rows, table_live)
 
-    # Both branches look up vectors of 4- and 8-byte values. For others they find positions, which are gathered
-    # afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow floats keep their
-    # bits.
+    # The branches below look up vectors of 4- and 8-byte values themselves. For other values they find positions, which
+    # are gathered afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow floats
+    # keep their bits.
     looked_up = [x.ndim == 1 and x.dtype.itemsize >= 4 for x in leaves]
 
     def moved(found: Sequence[jax.Array]) -> Any:
@@ -122,7 +122,7 @@ def lookup(
         is_short = surely(lambda: sum(looked_up) * m <= n)
 
         def values_of(x: jax.Array, fill: jax.Array) -> jax.Array:
-            # Ordering a short table's values by key beats looking up rows.
+            # Putting the values of a short table in the order of its keys takes less time than looking up rows.
             if is_short:
                 return take_or_fill(gather(x, table.order, unique=True, inside=True), places, fill, or_none=True)
             return take_or_fill(x, rows, fill, or_none=True)
@@ -132,10 +132,10 @@ def lookup(
 
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
         return moved(by_search())
-    # Both branches would need one sharding.
+    # Both branches below would need the same sharding.
     if not surely(lambda: 0 < m <= 2 * n) or not is_local(checked, table.keys, *leaves):
         return moved(by_search())
-    # On a GPU, the table of positions must take no more memory than the keys.
+    # A GPU looks keys up by position only if the table of positions takes no more memory than the keys.
     gains = {"cpu": surely(lambda: n >= CPU_MIN_PLACED), "cuda": surely(lambda: 4 * m <= n)}
     platforms = [platform for platform, holds in gains.items() if holds]
     if not platforms:
@@ -153,11 +153,11 @@ def lookup(
     return moved(cond(of_all(is_by_place), by_place, by_search))
 
 
-CPU_MIN_PLACED = 4096  # below, a search per key beats the table of positions
+CPU_MIN_PLACED = 4096  # for fewer keys, a search for each is faster than the table of positions
 
 
 def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
-    """Returns each key's first place among sorted table keys, or -1."""
+    """Returns the first place of each key among the table's sorted keys, or -1."""
 
     def by_sort() -> jax.Array:
         rows = in_order(name, "keys", keys, live)
@@ -176,9 +176,9 @@ def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, tab
 
 
 class Numbers:
-    """Integer keys relative to a table's smallest, for tables with few gaps.
+    """Integer keys of a table as positions relative to its smallest key, for tables with few gaps.
 
-    A gather by position costs a fraction of a sort of the keys.
+    A gather by position costs a fraction of a sort of the keys to look up.
     """
 
     def __init__(self, keys: jax.Array, live: jax.Array, table: Ordered):
@@ -193,12 +193,12 @@ class Numbers:
         self.table_places = self.place(table.keys).astype(jnp.uint32)
 
     def place(self, keys: jax.Array) -> jax.Array:
-        """Returns keys minus the smallest; a large number below it."""
+        """Returns the difference of keys from the smallest one; a large number for keys below it."""
         distance = _distance(self.least, keys)
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
     def places(self) -> jax.Array:
-        """Returns keys' positions; the last one, which is empty, out of range."""
+        """Returns the position of each key to look up; the last position, which is empty, for keys out of range."""
         inside = (self.keys >= self.least) & (self.keys <= self.greatest)
         if self.live.size:
             inside &= live_mask(self.keys.shape[0], self.live)
@@ -293,7 +293,7 @@ def asof_join(
     one_integer = len(groups[0]) == 1 and jnp.issubdtype(groups[0][0].dtype, jnp.integer)
     if not (assume_sorted and one_integer and times[0].size and times[1].size):
         return problem.by_sort()
-    if not is_local(*times, groups[0][0], groups[1][0]):  # both branches would need one sharding
+    if not is_local(*times, groups[0][0], groups[1][0]):  # both branches would need the same sharding
         return problem.by_sort()
     table = GroupTable(groups[1][0], counts[1])
     if table.always_fits:
@@ -302,7 +302,7 @@ def asof_join(
 
 
 class AsofJoin(NamedTuple):
-    """An as-of join, by a sort or by a table of groups. Sequences have a's and b's part, checked."""
+    """An as-of join, by a sort or by a table of groups. Each sequence has a's part and b's part, checked."""
 
     name: str
     looks: str
@@ -334,24 +334,24 @@ class AsofJoin(NamedTuple):
 
     @property
     def keys(self) -> list[Any]:
-        """Both sides' columns of groups and times, or times."""
+        """The keys of both sides: columns of groups and times, or only the times."""
         sides = zip("ab", self.groups, self.times, strict=True)
         return [Columns(self.name, side, (*group, time), False) if group else time for side, group, time in sides]
 
     def _rows(self, side: str, keys: jax.Array | Columns, time: jax.Array, count: jax.Array) -> Ordered:
-        """Returns one side's rows by key."""
         if not self.is_sorted or not isinstance(keys, Columns):
             return in_order(self.name, side, keys, count, is_sorted=self.is_sorted)
         groups = keys.part(0, len(keys.arrays) - 1)
-        rows, (time,) = rows_in_order(self.name, groups, [time], count)  # stable: a group's times stay sorted
+        # The sort is stable, so the times of a group stay sorted.
+        rows, (time,) = rows_in_order(self.name, groups, [time], count)
         return rows._replace(keys=keys.replaced([*rows.keys.arrays, time]))
 
     def by_table(self, table: GroupTable) -> jax.Array:
-        """Joins sorted times with groups in a table; rows stay in place."""
+        """Joins sorted times with groups that fit a table; rows stay in place."""
         pair = KeyPair(self.name, *self.times, *self.counts)
         (time, b_time), b_count = self.times, pair.b_count
         has_nan = jnp.issubdtype(time.dtype, jnp.floating)
-        if has_nan:  # NaNs are last, and have no partner
+        if has_nan:  # NaNs are sorted last, and have no partner
             live = but_nan(live_mask(b_time.shape[0], b_count), b_time)
             b_count = jnp.sum(live, dtype=live_items(b_time.shape[0], b_count).dtype)[None]
         given = table.operands(self.groups[0][0], self.groups[1][0])
@@ -369,18 +369,20 @@ class AsofJoin(NamedTuple):
         time_at: Callable[[jax.Array], jax.Array],
         beside_cut: Callable[[bool, bool], jax.Array],
     ) -> jax.Array:
-        """Returns each row's partner, -1 for none. `time_at` gives b's times at positions.
+        """Returns the partner of each row, -1 if it has none. `time_at` gives the times of b at positions.
 
-        `beside_cut(right, later)` gives the nearest row of b with the same keys before (`later`: after) the cut of a
-        search from the given side, or -1. The side decides whether rows at the same time are before the cut.
+        `beside_cut(right, later)` gives the nearest row of b with the same keys before (or, if `later`, after) the cut
+        that a search from the given side finds, or -1. The side decides whether rows at the same time are before the
+        cut.
         """
 
         def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
-            """Returns the row of b on one side, whether it is near enough, and its distance in time."""
+            """Returns the row of b on one side of the cut, whether it is near enough, and how far it is in time."""
             position = beside_cut(self.exact != is_later, is_later)
             pair = (time, time_at(position))
             gaps = [_distance(*(pair if is_later else pair[::-1]))]
-            if jnp.issubdtype(time.dtype, jnp.floating):  # halves have a difference without overflow
+            # The halves are subtracted too, because their difference cannot overflow.
+            if jnp.issubdtype(time.dtype, jnp.floating):
                 gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
             exists = position >= 0
             return position, exists if self.largest is None else exists & (gaps[0] <= self.largest), gaps
@@ -397,11 +399,11 @@ class AsofJoin(NamedTuple):
 
 
 class GroupTable:
-    """The integer groups of b relative to the smallest, in shared memory.
+    """The integer groups of b, relative to the smallest one; a kernel keeps a table of them in shared memory.
 
     Attributes:
-      always_fits: whether all values of the groups' dtype fit.
-      fits: whether live groups fit, a bool.
+      always_fits: whether the table has room for all values of the groups' dtype.
+      fits: whether it has room for the live groups, a bool.
     """
 
     def __init__(self, groups: jax.Array, count: jax.Array):
@@ -428,7 +430,7 @@ class GroupTable:
         return {**words, "group_count": self.number[None]}
 
     def _words(self, x: jax.Array) -> jax.Array:
-        """Returns groups as int32, of which kernels use differences from the first."""
+        """Returns groups as int32; kernels use only their differences from the first."""
         if x.dtype.itemsize < 4:
             return x.astype(jnp.int32)
         if x.dtype.itemsize == 8:
@@ -439,7 +441,7 @@ class GroupTable:
 
 
 def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...], length: int) -> tuple[Any, ...]:
-    """Returns by_a's or by_b's columns; that of times is added."""
+    """Returns the columns of by_a or by_b, to which that of times is added."""
     keys, _ = expect_keys(name, argument, by)
     columns = tuple(columns_of(keys))
     if len(columns) > 7:
@@ -458,7 +460,7 @@ def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
 
 
 def _tolerance(name: str, tolerance: ArrayLike | None, dtype: np.dtype) -> jax.Array:
-    """Returns the largest difference, in differences' type."""
+    """Returns the largest allowed difference, in the type of differences."""
     given = as_array(name, "tolerance", tolerance)
     if given.ndim != 0:
         raise value_error(name, "tolerance", "a scalar", describe(given))
@@ -467,7 +469,7 @@ def _tolerance(name: str, tolerance: ArrayLike | None, dtype: np.dtype) -> jax.A
         return given.astype(dtype)
     if not jnp.issubdtype(given.dtype, jnp.integer):
         raise type_error(name, "tolerance", f"an integer, as the times are {dtype.name}", describe(given))
-    given = jnp.maximum(given, 0)  # must not become a large unsigned number
+    given = jnp.maximum(given, 0)  # a negative tolerance must not become a large unsigned number
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
     if given.dtype.itemsize > word.itemsize:
         given = jnp.minimum(given, jnp.asarray(jnp.iinfo(word).max, given.dtype))

@@ -23,7 +23,7 @@ from jax_mgpu._src.ops.sorted_search import _search
 def in_order_with(
     name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
 ) -> tuple[Any, Any]:
-    """Returns sorted keys, and values or None."""
+    """Returns sorted keys and their values, which are None if none were given."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, f"{argument}_count", count, n)
@@ -37,9 +37,9 @@ class Matches(NamedTuple):
     """Two tables with sorted keys, in which a join finds partners.
 
     Attributes:
-      rows: a's keys.
-      others: b's keys, equal ones in input order.
-      pair: both as kernels take them.
+      rows: a's sorted keys.
+      others: b's sorted keys, with equal keys in input order.
+      pair: the keys of both tables as kernels take them.
       null_equal: whether NaNs equal each other.
     """
 
@@ -54,7 +54,7 @@ class Matches(NamedTuple):
         return live_mask(self.rows.order.shape[0], self.pair.a_count)
 
     def partners(self) -> tuple[jax.Array, jax.Array]:
-        """Returns, by a's keys, where partners begin in b's order, and their number."""
+        """Returns where each row's partners begin in b's order, and their number, for rows in the order of a's keys."""
         return self._found(self.pair.operands, self.rows.keys)
 
     def b_alone(self) -> jax.Array:
@@ -84,7 +84,7 @@ def matches(
 
 
 def but_nan(mask: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns a mask without NaNs."""
+    """Returns a mask without the items that are NaN."""
     return mask & ~jnp.isnan(x) if jnp.issubdtype(x.dtype, jnp.floating) else mask
 
 

@@ -1,4 +1,4 @@
-"""Primitives of elements: a line or a few for each."""
+"""Primitives that work element by element: a line or a few for each element."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from jax_mgpu._src.functions.emit.lines import Equation, Lines, stored
 from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, scalar_text
 
-# One operation of ffi/jit/function_data.cc each.
+# Each is one operation of ffi/jit/function_data.cc.
 _PLAIN = (
     "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "
     "shift_right_arithmetic population_count clz mulhi floor ceil is_finite exp exp2 expm1 log log1p log2 sin cos tan "
@@ -21,7 +21,7 @@ _PLAIN = (
 FUNCTIONS = {name: name for name in _PLAIN.split()}
 FUNCTIONS |= {name: f"{name}_" for name in ("and", "or", "xor", "not")}
 FUNCTIONS["add_any"] = "add"
-# Of many instructions.
+# Each takes many instructions.
 _COSTLY = (
     "exp exp2 expm1 log log1p log2 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf erfc lgamma "
     "logistic pow atan2 div rem"
@@ -52,7 +52,7 @@ def _integer_pow(lines: Lines, equation: Equation, x: Names) -> Names:
     aval, power = equation.outvars[0].aval, equation.params["y"]
     one = scalar_text(1, aval.dtype)
 
-    def write(base: str) -> str:  # in JAX's order
+    def write(base: str) -> str:  # multiplies in JAX's order
         product, bits = None, abs(power)
         while bits:
             if bits & 1:

@@ -17,7 +17,7 @@ from jax_mgpu._src.functions.emit.scalars import Names, expect_small, scalar_tex
 
 
 def _place(lines: Lines, start: str, size: int) -> str:
-    """Returns the place below `size` nearest to a start: a number if known, else a value's name."""
+    """Returns the place below `size` nearest to a start: a number if it is known, else the name of a value."""
     if size == 1:
         return "0"
     if start in lines.constants:
@@ -39,7 +39,7 @@ def _all_of(lines: Lines, conditions: Sequence[str]) -> str | None:
 
 
 def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int], dtype: DTypeLike) -> Names:
-    """Returns the slice that begins at these places."""
+    """Returns the slice of an array that begins at these places."""
     for axis, (place, size) in enumerate(zip(places, sizes, strict=True)):
         choices: list[Names] = [np.take(x, range(k, k + size), axis) for k in range(x.shape[axis] - size + 1)]
         picked = np.empty(choices[0].shape, object)

@@ -1,4 +1,4 @@
-"""Reads a jaxpr's equations, and writes lines; has the rules for calls and control flow."""
+"""Reads the equations of a jaxpr, and writes their lines; has the rules for calls and control flow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax_mgpu._src.functions.emit.moves import MOVES, row
 from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
 from jax_mgpu._src.keys.bits import is_random_key
 
-# Random keys are rows of words along the last axis already.
+# Random keys are rows of words already, so these do nothing.
 RANDOM_KEY_WORDS = frozenset(["random_wrap", "random_unwrap"])
 SAME_VALUE = frozenset(["copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "pcast", "reshard"])
 CALLS = {
@@ -41,7 +41,7 @@ def called(equation: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
 
 
 RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
-MAX_STEPS = 64  # steps of a scan over arrays, which is unrolled, at most
+MAX_STEPS = 64  # a scan over arrays is unrolled, up to so many steps
 
 
 class Writer(Lines):
@@ -133,7 +133,7 @@ def _loop(
     avals: Sequence[Any],
     body: Callable[[], list[Any]],
 ) -> None:
-    """Writes a loop whose body gives the next carried values."""
+    """Writes a loop whose body gives the next values of the carried variables."""
     writer.branches = True
     writer.line(*opening)
     held = []
@@ -210,7 +210,7 @@ def emit_function(closed: ClosedJaxpr, arguments: Sequence[Names], capture: Call
 def emit_stages(
     closed: Sequence[Any], arguments: Sequence[Names], last: Sequence[Names], capture: Callable[[Any], Memory]
 ) -> Emitted:
-    """Applies jaxprs in turn: each takes the previous one's results, followed by `last`."""
+    """Applies jaxprs in turn: each takes the results of the previous one, followed by `last`."""
     writer = Writer(capture)
     values: Sequence[Any] = arguments
     for one in closed:
@@ -219,7 +219,7 @@ def emit_stages(
 
 
 def _neutral_of(closed: ClosedJaxpr, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
-    """Returns each leaf's neutral scalar if one primitive combines each element."""
+    """Returns each leaf's neutral scalar if one primitive combines each element, else None."""
     if len(arguments) != 2 * len(results):
         return None
     values = []

@@ -65,7 +65,7 @@ class Lines:
     """The lines of one function so far.
 
     Attributes:
-      costly: the number of scalars by primitives of many instructions.
+      costly: the number of scalars that primitives of many instructions compute.
       branches: whether there is control flow.
       may_not_end: whether there is a while loop.
       made: operation and operands of each named value.
@@ -107,7 +107,7 @@ class Lines:
             self.line("set", variables[index], values[index])
 
     def constant(self, value: Any, dtype: DTypeLike) -> Names:
-        """Returns constants' texts, which stand in place of names."""
+        """Returns the texts of constants, which stand in place of names."""
         value = np.asarray(value)
         names = np.empty(value.shape, object)
         for index in np.ndindex(*value.shape):
@@ -132,7 +132,7 @@ class Lines:
         return self.value(x.dtype, "load", x.capture, place, *(word for step in x.steps for word in step))
 
     def each(self, write: Callable[..., str], arguments: Sequence[Names], shape: tuple[int, ...]) -> Names:
-        """Returns what `write` names for each element of the arguments."""
+        """Returns the names that `write` returns for each element of the arguments."""
         names = np.empty(shape, object)
         arrays = [np.broadcast_to(x, shape) for x in arguments]
         for index in np.ndindex(*shape):
@@ -146,7 +146,7 @@ class Lines:
 
 
 def stored(aval: Aval) -> Any:
-    """Returns the aval as an array of names: random keys become rows of words."""
+    """Returns the aval of a value as an array of names: random keys become rows of words."""
     if not is_random_key(aval.dtype):
         return aval
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))

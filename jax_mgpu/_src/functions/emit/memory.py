@@ -12,19 +12,19 @@ from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import describe
 from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
 
-MAX_CAPTURES = 16  # as in ffi/function/item.h
+MAX_CAPTURES = 16  # ffi/function/item.h has room for so many
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
     """A captured array, or a view of one, that stays in memory."""
 
-    capture: int  # its number
+    capture: int  # the number of the captured array
     dtype: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-    steps: tuple[tuple[str, int], ...] = ()  # names of places that are known at run time, and strides
+    steps: tuple[tuple[str, int], ...] = ()  # names of places that are known at run time, and their strides
 
     @classmethod
     def of(cls, capture: int, dtype: DTypeLike, shape: Sequence[int]) -> Memory:
@@ -43,7 +43,7 @@ class Memory:
         return len(self.shape)
 
     def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
-        """Returns a view that begins at places (numbers or names) times strides further on."""
+        """Returns a view that begins further on, by each place (a number or a name) times its stride."""
         offset, named = self.offset, list(self.steps)
         for place, stride in steps:
             if place.isdecimal():
@@ -60,7 +60,7 @@ class Captures:
         self.arrays: list[Any] = []
 
     def __call__(self, const: Any) -> Memory:
-        """Returns a reference."""
+        """Returns the reference to an array."""
         known = [i for i, other in enumerate(self.arrays) if other is const]
         if not known:
             known = [len(self.arrays)]
@@ -107,7 +107,7 @@ def _view_reshape(x: Memory, params: Mapping[str, Any]) -> Memory:
     return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
 
 
-# Primitives that move elements, as views.
+# Primitives that only move elements give views of arrays in memory.
 VIEWS: dict[str, Callable[[Memory, Any], Memory]] = {
     "broadcast_in_dim": _view_broadcast,
     "reshape": _view_reshape,

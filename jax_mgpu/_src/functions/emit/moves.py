@@ -1,4 +1,4 @@
-"""Primitives that move elements: NumPy moves the names likewise."""
+"""Primitives that only move elements: NumPy moves the names likewise, so they need no line."""
 
 from __future__ import annotations
 

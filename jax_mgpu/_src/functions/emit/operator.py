@@ -1,4 +1,4 @@
-"""Writes an operator as data: it makes states from items, combines them, and makes results."""
+"""Writes an operator as data: how it makes states from items, combines states, and makes results from them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Stage:
     """Makes states from items in memory, or results from states.
 
     Args:
-      closed: jaxprs, each of which takes the previous one's results. For states, each also takes the item's position,
-        last.
-      avals: leaves in memory that the first one takes, or the last one gives.
+      closed: jaxprs, each of which takes the previous one's results. If the stage makes states, each also takes the
+        position of the item as its last argument.
+      avals: the leaves in memory that the first one takes, or that the last one gives.
     """
 
     closed: tuple[Any, ...]
@@ -39,7 +39,7 @@ class OperatorData:
       element: the layout in memory.
       captures: arrays that stay in memory, by number.
       commutes: whether the operator is known to commute.
-      has_neutral: whether it has a neutral state; without one, states need a flag for being empty.
+      has_neutral: whether it has a neutral state; otherwise each state needs a flag that says if it is empty.
     """
 
     data: str
@@ -51,7 +51,7 @@ class OperatorData:
 
     @property
     def state_bytes(self) -> int:
-        """The size of a kernel's state."""
+        """The size of a state of the kernels."""
         return self.item.bytes if self.has_neutral else self.item.bytes + (8 if self.item.align == 8 else 4)
 
     @property
@@ -80,7 +80,7 @@ def emit_operator(
       avals: the leaves of a state.
       nothing: the result over no items, if it can occur.
       reverse: whether a scan goes from the end.
-      exclusive: whether a scan leaves out the own item.
+      exclusive: whether a scan leaves out the position's own item.
       commutes: a promise that the operator commutes.
       neutral: a state that changes nothing, if known.
       dead: the result for an item past the count.

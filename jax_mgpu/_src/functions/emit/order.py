@@ -1,4 +1,4 @@
-"""Writes an order, whether one item comes before another, as data."""
+"""Writes an order of items, which tells whether one item comes before another, as data."""
 
 from __future__ import annotations
 
