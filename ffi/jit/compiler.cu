@@ -232,7 +232,7 @@ Image image_of(const Request& request) {
   return image;
 }
 
-// Each image but the first is compiled by a separate thread.
+// A separate thread compiles each image but the first.
 std::vector<Image> images_of(const std::vector<Request>& requests) {
   std::vector<std::future<Image>> others;
   for (size_t i = 1; i < requests.size(); ++i) {

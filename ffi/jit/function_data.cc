@@ -64,7 +64,7 @@ std::string loaded_text(const Type& type, std::string stored) {
   return type.domain == kBools ? "(" + stored + " != 0)" : stored;
 }
 
-// Functions of ffi/function/primitives.h whose operands have one type; they return that type, or a bool.
+// Functions of ffi/function/primitives.h whose operands have one type. They return that type, or a bool.
 struct Operation {
   std::string_view names;
   size_t operands;

@@ -95,7 +95,7 @@ std::string content_of(const std::string& key, const Image& image) {
   return content + body;
 }
 
-// Returns nothing if a part was cut off or changed, or if the key is another one.
+// Returns nothing if a part was cut off or changed, or if the key differs.
 std::optional<Image> image_in(std::string_view content, const std::string& key, size_t names) {
   std::string text, digest;
   Image image;

@@ -1,6 +1,6 @@
 // The cache of compiled functions on the disk. Each image has one file, which is complete or absent. MGPU_CACHE_DIR
-// names the folder; if it is empty, there is no cache. MGPU_CACHE_BYTES limits the bytes in the folder: the most
-// recently used files stay.
+// names the folder; if it is empty, there is no cache. MGPU_CACHE_BYTES limits the folder's bytes: the most recently
+// used files stay.
 #pragma once
 
 #include <optional>

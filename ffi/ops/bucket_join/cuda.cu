@@ -1,4 +1,3 @@
-// One kernel joins the buckets, another writes the counts and fills the rest of the results.
 #include "cuda/launch/overlapping.h"
 #include "ops/bucket_join/kernels.cuh"
 #include "runtime/operations.h"

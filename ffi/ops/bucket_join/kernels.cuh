@@ -2,7 +2,7 @@
 // blocks take the chunks beyond the first of a bucket, so that many of them share one frequent key of a.
 //
 // The table has a slot for each value of the code bits that follow the bucket's bits. Entries within a slot are sorted
-// by code, and entries of equal codes by their rows in b. So the partners of a row of a are one range of the table.
+// by code, then by their rows in b. So the partners of a row of a are one range of the table.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -260,7 +260,6 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   const auto first_slot = static_cast<int64_t>(shared.first_slot) + warp_before;
   int32_t* const a_out = operands.a_rows + int64_t{problem} * operands.size + first_slot;
   int32_t* const b_out = operands.b_rows + int64_t{problem} * operands.size + first_slot;
-  // Slots from here on lie past the end of the output.
   const auto room = static_cast<int>(clamp<int64_t>(operands.size - first_slot, 0, kLargest));
   const auto put = [&](int slot, int32_t a_row, uint32_t its_found, int rank) {
     if (slot >= room) return;

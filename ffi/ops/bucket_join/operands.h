@@ -75,7 +75,6 @@ struct BucketJoinOperands {
     counts.set(problem, static_cast<int64_t>(counts.wide ? count : minimum(count, kLargest)));
   }
 
-  // All buckets of a problem together have at most this many chunks beyond their first ones.
   MGPU_HOST_DEVICE int64_t max_extra_chunks() const { return a.length / kBucketChunk; }
   // On CUDA (plan.h), one block per bucket is launched, then blocks that share the extra chunks. Scratch memory holds
   // each problem's number of rows.

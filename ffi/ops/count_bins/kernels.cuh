@@ -93,8 +93,8 @@ struct SpreadSlots {
   }
 };
 
-// Floats from 2^23 to 2^24 are one apart, so the bits of scale * x + offset count slots of equal width. The bits of a
-// float increase with it only if it is positive; `fits` says whether all sums are.
+// Floats from 2^23 to 2^24 are one apart, so the bits of scale * x + offset count slots of equal width. The bits
+// increase with the float only if it is positive; `fits` says whether all sums are.
 template <typename Value>
 struct EvenSlots {
   float scale = 0, offset = 0;
@@ -119,7 +119,7 @@ struct EvenSlots {
 };
 
 // Finds bins by slots, which are ranges of values, and a table of the edges in each slot. Few slots have more than one
-// edge, so most items are compared with one edge.
+// edge, so most items are compared only once.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;
@@ -180,7 +180,6 @@ struct BinsBetweenEdges {
     return crowded;
   }
 
-  // `inner` counts the edges between the first and the last.
   template <typename Slots>
   __device__ static void fill_slots(Shared& table, int inner, Value lowest, const Slots& slots) {
     for (int slot = threadIdx.x; slot < kEdgeSlots; slot += kThreads) table.slots[slot].bin = 0;

@@ -4,7 +4,7 @@
 
 namespace mgpu {
 
-// With one counter in shared memory per lane for each bin, lanes never wait for each other. Every device has room for
+// With one counter per lane for each bin in shared memory, lanes never wait for each other. Every device has room for
 // one counter of each of kMaxCountedBins bins, or for kMaxCountedEdges edges and a table to find bins.
 constexpr int kCountBinsThreads = 512;
 constexpr int kMaxCountedBins = 12288;

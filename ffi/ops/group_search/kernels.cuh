@@ -143,7 +143,6 @@ template <typename Item>
 struct TileColumn {
   Item items[kItems];
 
-  // The first of `count` rows is at `rows`, and each next one is kStep items further.
   template <int kStep>
   __device__ __forceinline__ void load(const Item* rows, int count, Item rest) {
     const Item* const own = rows + kStep * static_cast<int>(threadIdx.x);
@@ -224,7 +223,7 @@ __device__ __forceinline__ void step_back(int32_t& last, int b, int cut, const i
   }
 }
 
-// One block per part. The next tile is read while a tile is processed.
+// One block per part. The next tile is read ahead.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     search_parts(const __grid_constant__ GroupSearchTask task) {

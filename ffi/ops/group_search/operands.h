@@ -13,7 +13,7 @@ class Workspace;
 
 // One problem in the order of a walk along both sides: from their first rows on or, if `forward`, from their last live
 // rows down. So the sought row is always the last one before the cut. Positions i and j count along the walk: row i of
-// a comes after the rows of b before its cut, at slot i + cut(i) of the walk along both.
+// a comes after the rows of b before its cut, at slot i + cut(i).
 template <typename Index, bool kForward>
 struct GroupWalk {
   static constexpr int kStep = kForward ? -1 : 1;  // from one row of the walk to the next

@@ -73,7 +73,6 @@ void fill(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   });
 }
 
-// A task adds to its rows of the result, one after the other, the intervals that contain them.
 template <typename Element>
 void add(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   using Sum = std::conditional_t<std::is_same_v<Element, double>, double, float>;

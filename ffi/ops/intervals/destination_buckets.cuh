@@ -1,5 +1,5 @@
-// Sorts intervals by the region of the result that they go to. This is one pass of a radix sort, which also adds up the
-// lengths, so that the new order has its own offsets.
+// Sorts intervals by the region of the result that they go to, in one pass of a radix sort. The pass also adds up the
+// lengths, so the new order has its own offsets.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -104,7 +104,7 @@ static __global__ void begin_regions(RegionOrder order, int blocks) {
 }
 
 // Puts a tile of intervals in the order of their regions, and appends each region's part to that region. Additional
-// blocks fill the result, and need not wait: the latency of memory bounds the order, and its bandwidth a fill.
+// blocks fill the result meanwhile: latency bounds the order, and bandwidth a fill.
 static __global__ void __launch_bounds__(kOrderThreads, 4)
     place_intervals(const __grid_constant__ RegionIntervals intervals, const __grid_constant__ ArrayFill fill) {
   constexpr int kRegions = RegionOrder::kRegions;

@@ -30,8 +30,7 @@ struct ExpandRoute {
   }
 };
 
-// Expands values of one word. TileWork reads each value of a tile once, as the slot of its object, and outputs are
-// written 16 bytes at a time.
+// Expands values of one word: each value of a tile is read once, and outputs are written 16 bytes at a time.
 template <typename Word>
 __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
     expand_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
@@ -54,8 +53,8 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
 }
 
 // A route that gathers, scatters or does both. Distances from outputs to rows wrap. They are uint32_t if that
-// distinguishes valid rows from invalid ones, and starts have the same width. A kernel never reads starts by a width
-// that it learns at run time: such reads went outside of arrays (docs/notes/reliability.md).
+// distinguishes valid rows from invalid ones, and starts have the same width. A width that a kernel learned at run time
+// would make it read outside of arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;

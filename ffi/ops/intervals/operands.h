@@ -99,7 +99,6 @@ struct IntervalMoveOperands {
   // Each interval may then have one item.
   bool has_as_many() const { return work.objects == work.size; }
 
-  // Intervals are put in the order of regions, and a region has room for all its positions.
   bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }
 
   // The length that each interval has if all are equally long; 0 if they cannot be, or there are no kernels for it.
@@ -125,7 +124,7 @@ struct IntervalMoveOperands {
 
   // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
   // one part of x, which stays in the L2 cache. 2^24 words of 4 bytes took 0.29 ms in one sweep, 0.21 in two, 0.20 in
-  // three, and 0.22 in four (a prototype on an H200). With few outputs, no part is read often.
+  // three, and 0.22 in four (H200). With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMaxSweeps = 3;
@@ -134,7 +133,7 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMaxSweeps) : 1;
   }
 
-  // A gather with sweeps has a flag for each tile: whether some of its intervals have another length.
+  // In a gather with sweeps, each tile has a flag: whether some of its intervals have another length.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 

@@ -18,8 +18,8 @@ template <typename Word>
 constexpr int kUnitItems = 128 / sizeof(UnitMove<Word>);
 
 // Puts the moves of a tile in the order of their regions, and appends each region's part to that region. Stores that
-// happen together then stay in the L2 cache: 2^24 items of 4 bytes take 0.34 ms this way, and 0.75 ms if they are
-// scattered in input order.
+// happen together then stay in the L2 cache: 2^24 items of 4 bytes take 0.34 ms, and 0.75 ms if scattered in input
+// order.
 template <typename Word>
 __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid_constant__ RegionIntervals intervals,
                                                                     const __grid_constant__ Rows x, int64_t places) {
@@ -142,7 +142,7 @@ struct RowPart {
   __device__ bool has(uint32_t row) const { return row - begin < size; }
 };
 
-// Streaming loads and stores leave the L2 cache to rows that are gathered in sweeps.
+// The L2 cache is left to the rows that are gathered in sweeps.
 template <bool kPasses, typename T>
 __device__ __forceinline__ T load_passing(const T* from) {
   return kPasses ? __ldcs(from) : *from;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void store_passing(T* to, const T& value) {
   }
 }
 
-// Finds the cells (WorkTiles) of tile blockIdx.x of a single problem. TileWork takes them for those of the last tile.
+// Finds the cells (WorkTiles) of tile blockIdx.x of a single problem. TileWork takes them for the last tile's.
 __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
   const auto find = [](int64_t begin, int64_t end, auto before) {
     int64_t begins[1] = {begin}, ends[1] = {end};
@@ -194,9 +194,9 @@ __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Rout
   });
 }
 
-// Moves one-word rows of intervals that probably all have length kLength. A tile with other lengths is moved by
-// move_mixed_tile or, between large arrays, left to gather_mixed_tiles, because the code that moves it takes registers.
-// The first of several sweeps stores all outputs.
+// Moves one-word rows of intervals that probably all have length kLength. A tile with other lengths goes to
+// move_mixed_tile or, between large arrays, to gather_mixed_tiles, because the code that moves it takes registers. The
+// first of several sweeps stores all outputs.
 template <int kLength, bool kIsLarge, typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
     move_likely_units(const __grid_constant__ WorkList work, const __grid_constant__ Route route, RowPart part,
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   }
 }
 
-// Gathers the tiles that the sweeps have left out. Its own tiles have more outputs, which takes fewer searches.
+// Gathers the tiles that the sweeps have left out, in larger tiles, which take fewer searches.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_mixed_tiles(const __grid_constant__ WorkList work, const __grid_constant__ Route route,

@@ -1,6 +1,6 @@
-// A join is one pass over the keys: merge path cuts both inputs into tiles. A block merges a tile and so counts the
-// partners of its items of A, and a look-back over the tiles finds where their rows go. Tiles with very many rows are
-// left to a second kernel, in which many blocks share one.
+// One pass over the keys: merge path cuts both inputs into tiles. A block merges a tile and so counts the partners of
+// its items of A, and a look-back over the tiles finds where their rows go. In a second kernel, many blocks share each
+// tile with very many rows.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch.h"
 #include "ops/join/join_tiles.cuh"

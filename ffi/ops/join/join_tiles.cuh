@@ -1,5 +1,5 @@
-// The first pass of a join writes the output rows of light tiles. The second writes those of heavy tiles, each of which
-// many blocks share. The third sets the counts, and writes the slots after the rows that come from A.
+// The first pass of a join writes the output rows of light tiles. The second writes those of heavy tiles, each shared
+// by many blocks. The third sets the counts, and fills the slots after the rows from A.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   const Sums sums = problem.keep_b ? tile.template find_partners<true>() : tile.template find_partners<false>();
   const bool is_light = sums.rows() <= kJoinHeavy;
   const int64_t total = is_light ? sums.rows() : tile.count_many_rows();
-  // The thread that later writes the sum to the same word publishes the count, so that the sum cannot overtake the
-  // count.
+  // The thread that publishes the count also writes the sum to the same word, later, so that the sum cannot overtake
+  // the count.
   if (threadIdx.x == 0) publish_count(scratch.row_words, plan.tile, plan.is_first, total);
   if (threadIdx.x == kWarp && problem.keep_b) {
     publish_count(scratch.unmatched_words, plan.tile, plan.is_first, sums.unmatched());

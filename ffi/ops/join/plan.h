@@ -10,7 +10,7 @@ constexpr int64_t kJoinHeavy = 1 << 16;  // output rows that make a tile heavy: 
 constexpr int64_t kJoinUnit = 1 << 15;   // a block's share of a heavy tile
 
 // The boundary of two tiles, in the merge in which B's items come before equal items of A. `b` is the number of B's
-// items before it, and `entering` the number of these items that have the key of A's next item.
+// items before it; `entering` is how many of these have the key of A's next item.
 struct JoinEdge {
   int64_t b;
   int64_t entering;

@@ -10,8 +10,8 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // A heavy tile adds this and the number of its units to heavy_state. One atomic addition counts tiles and units, so
 // heavy tiles are listed in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
-// The partners that an item of A has in earlier tiles are counted up to this number. A tile with more is heavy, and no
-// sum overflows.
+// An item's partners in earlier tiles are counted up to this number, so that no sum overflows. A tile with more is
+// heavy.
 constexpr int kMaxEntering = 1 << 17;
 static_assert(kMaxEntering > kJoinHeavy);
 

@@ -1,5 +1,5 @@
-// Each item of A finds its partners in B by binary search, a scan adds up the items' numbers of output rows, and each
-// output row finds its item of A.
+// Each item of A finds its partners in B by binary search, a scan adds up the output rows of the items, and each output
+// row finds its item of A.
 #pragma once
 
 #include "ops/sorted_pair/short_rows.cuh"

@@ -52,7 +52,7 @@ class Tile {
   __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
 
   // Counts the partners of the thread's items, and returns the sums over the tile. If there are more than kJoinHeavy
-  // rows, the sum may be too small. With kFindsUnmatched, it also finds the items of B without a partner.
+  // rows, the sum may be too small. With kFindsUnmatched, also finds the items of B without a partner.
   template <bool kFindsUnmatched>
   __device__ Sums find_partners() {
     const Order order = problem_.tiles.order;
@@ -166,7 +166,6 @@ class Tile {
     __syncthreads();
   }
 
-  // Writes the `rows` placed rows of `entries` entries, from `slot` on.
   template <bool kMany, typename Index>
   __device__ void write(int rows, int entries, int64_t slot) const {
     const int lane = threadIdx.x % kWarp;

@@ -1,4 +1,4 @@
-// The kernels of load_balance_search, and the partition that precedes them and the kernels of ops/move_rows: it finds
+// The kernels of load_balance_search, and the partition before them and before the kernels of ops/move_rows: it finds
 // the cells of their tiles (WorkTiles in algorithm/load_balance.h).
 #pragma once
 

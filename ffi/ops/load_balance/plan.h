@@ -5,8 +5,8 @@
 namespace mgpu {
 
 // Each thread of a block finds the objects of kWordItems outputs of one word, of kRowItems rows of several words, or of
-// kWideRowItems rows of at least kWideRowBytes in words of 16 bytes. Wide rows have many words each, so small tiles
-// leave enough blocks for all multiprocessors.
+// kWideRowItems rows of at least kWideRowBytes in words of 16 bytes. Small tiles of wide rows leave enough blocks for
+// all multiprocessors.
 constexpr int kWorkThreads = 256;
 constexpr int kWordItems = 16;
 constexpr int kRowItems = 4;

@@ -1,5 +1,4 @@
-// The blocks of a merge pipeline take the tiles of the output one after the other; each thread merges a few items of a
-// tile.
+// The merge pipeline takes the tiles of the output; each thread merges a few items of a tile.
 #pragma once
 
 #include "ops/common/payload.h"

@@ -76,8 +76,8 @@ __device__ int64_t width_of(const Rows& rows) {
 // A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
 // returns the RowMove of output i. If is_made, `slot` is the Route::Slot of the output's object. A route without slots
 // gets TileWork's mark instead, and the object is tile.before + mark. of_tile is called only in tiles with live
-// outputs. If route.fills, outputs without a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i)
-// is their position.
+// outputs. If route.fills, outputs without a source become route.fill, and route.out_row<kRowBytes>(tile, i) is their
+// position.
 template <typename Word, typename Route>
 __device__ Word route_fill(const Route& route, int64_t problem) {
   if constexpr (Route::fills) {

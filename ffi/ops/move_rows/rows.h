@@ -1,4 +1,4 @@
-// Arrays whose items are rows of any type, moved whole: to the kernels they are bytes.
+// Arrays whose items are rows of any type, moved whole as bytes.
 #pragma once
 
 #include "algorithm/common.h"

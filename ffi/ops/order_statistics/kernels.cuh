@@ -1,6 +1,6 @@
 // Finds the items at the sought ranks, which are positions in sorted order. Keys are read as words that compare as the
-// keys do (Order::rank). A pass over the keys for each digit of these words, the most significant first, counts the
-// next digit of the words that begin with the digits known so far.
+// keys do (Order::rank). A pass for each digit of these words, the most significant first, counts the next digit of the
+// words that begin with the digits known so far.
 #pragma once
 
 #include "ops/order_statistics/task.cuh"
@@ -10,7 +10,7 @@ namespace mgpu::cuda::ranking {
 template <typename Order>
 using RowDigits = RankDigits<Order, kMaxRanks, kRankDigits, kRankThreads>;
 
-// The passes go over all items of a row or, after a sample (sampled_intervals.cuh), over the few that were collected.
+// The passes go over all items of a row or, after a sample (sampled_intervals.cuh), over the few that it leaves.
 template <typename Order>
 struct RankSource {
   using Word = typename Order::Word;

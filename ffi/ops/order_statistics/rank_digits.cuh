@@ -1,6 +1,6 @@
 // One pass of a search for the items at some ranks, which are positions in the sorted order of a sequence. Keys are
 // read as words that compare as the keys do (Order::rank). Blocks count the next digit of the words that begin with the
-// digits known so far, and the last block to finish finds one more digit of each sought item.
+// known digits, and the last block to finish finds one more digit of each sought item.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -26,7 +26,7 @@ struct DigitPass {
   bool is_first;
 };
 
-// Ranks whose items' known digits are the same share the counts of the first of them.
+// Ranks whose items share their known digits also share the counts of the first of them.
 template <typename Word, int kMaxRanks>
 struct SharedRanks {
   Word prefixes[kMaxRanks];

@@ -1,6 +1,6 @@
 // Finds the items at some ranks, which are positions in the sorted order of a sequence. Counting the highest digits of
 // all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has. The item is then
-// selected from the few with this digit.
+// selected from those with this digit.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Narrows long rows down before the passes of order_statistics. A sample gives, for each sought rank, an interval that
 // almost certainly contains its item. One pass collects the items in the intervals, a few percent of the row, and
-// counts the items below each. The passes of order_statistics go over the collected items or, if an interval missed its
-// item or they do not fit, over the whole row.
+// counts the items below each. The passes go over the collected items or, if an interval missed its item or they do not
+// fit, over the whole row.
 #pragma once
 
 #include "cuda/block/select_digits.cuh"
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   }
   __syncthreads();
   const auto select = [&](int number) {
-    // The selection stops early: a few more items of the sample widen the interval only a little.
+    // The selection stops early, as a few more items of the sample widen the interval only a little.
     return select_digits.template operator()<Word>(
         kSample, number, [&](int i) { return sample[i]; }, [](int) { return true; },
         [](const auto& known) { return known.matching <= kSample / 256; });
@@ -225,8 +225,8 @@ struct WarpStage {
     fill = 0;
   }
 
-  // Stages the keys in the bitmap `taken`. This lane has `own` such keys, the lanes up to and including it have
-  // `up_to`, and the warp has `all`.
+  // Stages the keys in the bitmap `taken`: this lane has `own` of them, the lanes up to and including it `up_to`, and
+  // the warp `all`.
   __device__ __forceinline__ void add(const Word (&keys)[kItems], unsigned taken, int own, int up_to, int all) {
     if (fill + all > kRoom) flush();
     int to = fill + up_to - own;

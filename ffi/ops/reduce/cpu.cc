@@ -107,9 +107,9 @@ class SegmentedReduce {
     return result;
   }
 
-  // Reduces the segments that the ends [j, j_end) close, all of them listed heads of one row, and none its first head;
-  // `begin` is where the first segment begins. Lookups that the general loop makes for each end are made once. Returns
-  // where the last segment ends.
+  // Reduces the segments that the ends [j, j_end) close, all of them listed heads of one row, and none its first head.
+  // The first of them begins at `begin`. The general loop would repeat lookups for each end. Returns where the last
+  // segment ends.
   template <typename Head>
   int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
     const Segments& segments = ends_.segments;
@@ -136,10 +136,9 @@ class SegmentedReduce {
     return begin;
   }
 
-  // Reduces the kGroup segments that end at ends[0] to ends[kGroup - 1]. The first segment begins at ends[-1] >= 0.
-  // Segments of more than kFew items are reduced one by one afterwards. Returns false and does nothing if most are so
-  // long, if an end lies past `limit`, if heads are negative or decrease, or if the operator's states are not plain
-  // numbers.
+  // Reduces the kGroup segments that end at ends[0] to ends[kGroup - 1]; the first begins at ends[-1] >= 0. Segments of
+  // more than kFew items are reduced one by one afterwards. Returns false and does nothing if most are so long, if an
+  // end lies past `limit`, if heads are negative or decrease, or if the operator's states are not plain numbers.
   template <typename Head>
   bool reduce_group(const Head* ends, int64_t limit, int64_t row_begin, int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {

@@ -24,9 +24,9 @@ struct ReduceOperands : OperatorOperands {
   char* layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
-// The ends of a segmented reduction's segments, as one non-decreasing sequence over all rows. In each row, the first
-// head closes the gap before it, and each other head closes the segment before it. Then the end of the live items
-// closes the last segment, and the end of the row closes the dead items.
+// The ends of all segments, as one non-decreasing sequence over all rows. In each row, the first head closes the gap
+// before it, and each other head the segment before it. Then the end of the live items closes the last segment, and the
+// end of the row the dead items.
 struct SegmentEnds {
   Segments segments;
 

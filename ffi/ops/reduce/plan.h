@@ -11,8 +11,8 @@ namespace mgpu {
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMaxChunks = 2048;
 // If there are kReduceMinBlockRows to kReduceMaxBlockRows rows, of up to kReduceBlockRowBytes each, one block reduces a
-// row. These blocks fill the reference device once, and need no second kernel. With fewer or longer rows, or a second
-// wave of blocks, most multiprocessors would wait for the last row.
+// row. These blocks fill the reference device once. With fewer or longer rows, or a second wave of blocks, most
+// multiprocessors would wait for the last row.
 constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
 constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;

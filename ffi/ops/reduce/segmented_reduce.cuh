@@ -81,7 +81,7 @@ struct TilePlaces {
   int limit;
 };
 
-// Heads in the row of the first end are separate from other ends, because finding them needs no division.
+// Heads in the row of the first end are separate: finding them needs no division.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
@@ -257,8 +257,8 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // The code that extracts items is here once: in both branches, maxima of int8 in segments of 700 items on average
-    // would take 149 us instead of 126.
+    // The code that extracts items is here only once: in both branches, maxima of int8 in segments of 700 items on
+    // average would take 149 us instead of 126.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));

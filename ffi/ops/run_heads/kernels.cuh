@@ -1,6 +1,6 @@
 // One pass over the keys finds the heads and counts them by tile; a second kernel sums up the counts; a third writes
-// the heads to their slots. A tile with few heads stores their positions and keys. A tile with many heads stores a bit
-// per key, and its keys are read again.
+// the heads to their slots. A tile with few heads stores their positions and keys. A tile with many stores a bit per
+// key, and its keys are read again.
 #pragma once
 
 #include "cuda/block/tail.cuh"

@@ -62,7 +62,7 @@ __device__ __forceinline__ float float_of(uint32_t code) {
   return __uint_as_float(code ^ (static_cast<uint32_t>(static_cast<int32_t>(~code) >> 31) | 0x80000000u));
 }
 
-// Bins of one width divide the exponents of a row's weights, from that of the largest logit down.
+// Bins of equal width divide the exponents of a row's weights, from that of the largest logit down.
 struct Weights {
   float best;     // the largest logit, or the largest finite number if that is infinite
   float inverse;  // 1 / temperature
@@ -110,7 +110,6 @@ struct Weights {
     if (own >= kSampleBins) return 0;
     return __float2ull_rz(static_cast<float>(quotient(at)) * (middle(own) * (one / kUnit)));
   }
-  // The weight is computed with more digits here.
   __device__ __forceinline__ bool reaches(float x, float share) const {
     return x >= best || expf((x - best) * inverse) >= share;
   }
@@ -357,7 +356,6 @@ struct BlockFold {
   }
 };
 
-// Each of these few tokens is compared with all others.
 struct Pairs {
   SampleCandidate tokens[kSampleDrawThreads];
   Sum weights[kSampleDrawThreads];

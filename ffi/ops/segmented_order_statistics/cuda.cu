@@ -1,4 +1,3 @@
-// A kernel with a group of lanes per segment runs first, then passes over the digits of long segments.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_order_statistics/kernels.cuh"

@@ -1,8 +1,8 @@
 // `sought` is a position in a sorted segment. The rank of a key is an unsigned word in the order of the keys
 // (key_order.h). A group of lanes sorts its segment in registers, or the warp does if it is too long for the group. For
 // a still longer segment, the warp halves an interval of ranks that contains the sought item, until it has at most 32
-// items, and sorts these. Long segments are listed with their parts, and each pass over them finds one more digit of
-// the ranks of the sought items.
+// items to sort. Long segments are listed with their parts, and each pass over them finds one more digit of the ranks
+// of the sought items.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -73,7 +73,7 @@ __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& 
   }
 }
 
-// Takes the fewest registers that have room for the segments of all groups of the warp.
+// Takes the fewest registers that have room for all segments of the warp's groups.
 template <int kItems = kLeastLaneItems, typename Task>
 __device__ __forceinline__ void find_short(const Task& task, const RowSegment& segment, int ranks, int lanes,
                                            typename Task::Code* room) {
@@ -181,7 +181,7 @@ __device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& se
   return true;
 }
 
-// A long segment is only listed. All lanes of a warp call this.
+// All lanes of a warp call this.
 template <typename Order>
 __device__ void find_by_warp(const Task<Order>& task, const RowSegment& segment, typename Task<Order>::Code* room) {
   using Word = typename Order::Word;
@@ -202,8 +202,8 @@ __device__ void find_by_warp(const Task<Order>& task, const RowSegment& segment,
   if (lane < ranks) task.put_rank(segment, lane, found);
 }
 
-// A group of 2^log_lanes lanes has a segment. Segments that are too long for a group are then taken by the whole warp,
-// one by one, and those of more than kWarpSegment items are listed.
+// A group of 2^log_lanes lanes has a segment. The whole warp then takes the segments that are too long for a group, one
+// by one, and lists those of more than kWarpSegment items.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     find_in_segments(const __grid_constant__ Task<Order> task, int log_lanes) {

@@ -12,7 +12,7 @@ namespace mgpu {
 namespace {
 
 // Looks up kCount needles of a problem, from needle `first` on. The last needle stands for those past the end. There
-// must be a needle and a segment. Each kind of read is in one loop over all needles, without branches, so that no read
+// must be a needle and a segment. Each loop over the needles has one kind of read and no branches, so that no read
 // waits for another.
 template <int kCount, typename Index, typename Order>
 void search_group(const SegmentedSearchOperands& operands, const Order& order, int64_t problem, int64_t first) {

@@ -1,8 +1,8 @@
 // Each thread looks up several needles in lockstep, so that several reads are in flight.
 //
 // A load whose lanes read different cache lines occupies a multiprocessor for one cycle per line. So a search reads
-// keys one by one only until a sector, of 32 bytes, has all remaining keys, and then reads this sector. With a search
-// tree (search_tree.h), it searches the top of the tree in shared memory, and then reads one sector per level.
+// keys one by one only until a sector, of 32 bytes, has all remaining keys, and then reads the sector. With a search
+// tree (search_tree.h), it searches the top of the tree in shared memory, then reads one sector per level.
 #pragma once
 
 #include "cuda/ptx.cuh"

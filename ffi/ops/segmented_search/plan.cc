@@ -11,8 +11,8 @@ using SearchRow = PlanRow<SegmentedSearchVariant, SegmentedSearchOperands>;
 
 int search_key_width(const SegmentedSearchOperands& operands) { return byte_width(operands.key_type); }
 
-// A search with the tree takes a third of the time of a single search. But making the tree reads the whole haystack,
-// and each block copies the top of the tree, so this pays only for enough needles.
+// A search with the tree takes a third of the time of a single search. But making the tree reads the whole haystack, so
+// it pays only for enough needles.
 constexpr int64_t kMinSearchNeedles = 1 << 17;
 constexpr int64_t kMinSearchRowNeedles = 1 << 10;
 constexpr int64_t kSearchNeedleKeys = 32;

@@ -7,9 +7,8 @@
 namespace mgpu {
 
 // Level 0 is the haystack itself. Each level above has every fanout-th key of the level below it, as a code. A node is
-// the keys of one sector, which a search reads at once. Its first key is also in the level above, so a search reads one
-// node per level. The top level is small enough for shared memory. A row's positions in the tree count from the start
-// of the sector of its first key.
+// the keys of one sector. Its first key is also in the level above, so a search reads one node per level. The top level
+// is small enough for shared memory. A row's positions in the tree count from the start of the sector of its first key.
 struct SearchTree {
   static constexpr int kSectorBytes = 32;
   static constexpr int kMaxLevels = 24;

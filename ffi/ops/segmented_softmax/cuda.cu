@@ -1,4 +1,3 @@
-// The kernels list heads, compute tiles, join parts of segments, and close tiles.
 #include "cuda/launch/overlapping.h"
 #include "ops/segmented_softmax/kernels.cuh"
 #include "runtime/operations.h"

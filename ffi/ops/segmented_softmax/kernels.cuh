@@ -338,7 +338,6 @@ struct Share {
   __device__ __forceinline__ StagedTile<Element> stage(void* shared) const {
     return {task, static_cast<Float*>(shared), size * static_cast<int>(task.tiling.width)};
   }
-  // If the tile is not staged, the slots only have room for the thread's numbers.
   template <bool kStaged>
   __device__ __forceinline__ Slots<Float> slots(const StagedTile<Element>& stage) const {
     if constexpr (kStaged) {
@@ -349,8 +348,8 @@ struct Share {
     }
   }
 
-  // Rows that are not in the bitmap `live` get `nothing`. Rows of one column are moved by vectors, because single items
-  // of the lanes would lie in a quarter of the banks.
+  // Rows outside the bitmap `live` get `nothing`. Rows of one column are moved by vectors, because single items of the
+  // lanes would lie in a quarter of the banks.
   __device__ __forceinline__ void load_staged(const Slots<Float>& slots, unsigned live, Float nothing,
                                               Float (&items)[kRows]) const {
     if (task.tiling.width == 1) {
@@ -382,8 +381,8 @@ struct Share {
     return dead;
   }
 
-  // Calls visit(i, item) for the rows i of a bitmap. A pointer advances from row to row: offsets of 64 bits from the
-  // first row would take ten instructions each.
+  // Calls visit(i, item) for the rows i of a bitmap. A pointer goes from row to row: offsets of 64 bits from the first
+  // row would take ten instructions each.
   template <typename Array, typename Visit>
   __device__ __forceinline__ void for_each_row(Array* array, unsigned bits, Visit visit) const {
     array += offset();
@@ -393,7 +392,6 @@ struct Share {
     }
   }
 
-  // Loads several rows before it visits the first.
   template <typename Visit>
   __device__ __forceinline__ void for_each_tangent(unsigned bits, Visit visit) const {
     constexpr int kInFlight = 8;
@@ -447,9 +445,9 @@ struct Share {
   }
 };
 
-// Items are shifted by the maximum of their segment if kExact, else by the maximum of their column of the tile, which
-// takes half the instructions. In the second case it returns false, and stores no results, if the sum of a segment is
-// so small that it has lost precision, or is NaN.
+// Items are shifted by the maximum of their segment if kExact, else by that of their column of the tile, which takes
+// half the instructions. In the second case, if the sum of a segment is so small that it has lost precision, or is NaN,
+// it returns false and stores no results.
 template <bool kExact, bool kStaged, typename Element>
 __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;
@@ -553,8 +551,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
   normalize_exactly<kStaged>(task);
 }
 
-// Tangents of a softmax or of its logarithm need one total of each segment. The operands are read again, mostly from
-// the cache, because registers have no room for both.
+// Tangents of a softmax or of its logarithm need one total of each segment. Registers have no room for both operands,
+// so they are read again, mostly from the cache.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;
@@ -633,7 +631,7 @@ constexpr int kJoinColumns = 8;
 constexpr int kJoinSerial = 16;  // tiles that each part of a warp joins; if there are more, the whole block joins them
 
 // Joins the parts of each segment that extends past the tile in which it starts. `open` of that tile gets the total.
-// One warp does this for a tile and a few columns; if the segment is long, the block does.
+// One warp does this for a tile and a few columns, or the block if the segment is long.
 template <typename Element>
 __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> task, int column_bits) {
   using Part = Part<Accumulator<Element>>;

@@ -11,8 +11,8 @@ constexpr int kSoftmaxTileRows = 512;  // the most rows of a tile, unless its ro
 constexpr int kSoftmaxMostLanes = 32;
 
 // A thread owns one column of 16 or 32 neighbouring rows, and a block has as many rows of `lanes` threads as fit. So a
-// tile is tall and narrow, and few segments cross its edges. Tiles depend only on shapes, so the order of sums does
-// too.
+// tile is tall and narrow, and few segments cross its edges. Tiles depend only on shapes, so that the order of sums
+// does too.
 struct SoftmaxTiling {
   int64_t rows;
   int64_t width;
@@ -58,10 +58,10 @@ struct SoftmaxTiling {
   }
 };
 
-// Each tile has the number of heads before it (where the start of each problem counts as one more head), and its first
-// and last heads. For the segments that are open at the tile's start (`opening`) and at its end (`open`), it has the
-// maximum and the sum of each column over the segment's rows in the tile. In the tile where a segment begins,
-// join_parts replaces the values in `open` by those of the whole segment.
+// For each tile: the number of heads before it (where the start of each problem counts as one more head), its first and
+// last heads, and the maximum and the sum of each column over the tile's rows of the segments that are open at its
+// start (`opening`) and at its end (`open`). In the tile where a segment begins, join_parts replaces `open` by the
+// values of the whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

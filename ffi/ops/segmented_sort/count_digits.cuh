@@ -1,5 +1,5 @@
-// The first pass over the keys of a radix sort counts the digits of each segment, at all places at once. A digit's
-// place is its index in the key's rank, the word that compares as the key does.
+// The first pass of a radix sort counts the digits of each segment, at all places at once. A digit's place is its index
+// in the key's rank, the word that compares as the key does.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -101,7 +101,7 @@ __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_
   return taken ? taken : 1;
 }
 
-// The passes after this kernel read these words. All blocks call it.
+// The next kernels read these words. All blocks call it.
 template <typename P>
 __device__ void clear_sums(const P& problem, int64_t tiles) {
   const int64_t words = tiles * kDigits;
@@ -148,7 +148,6 @@ struct CountedPart {
   int number;  // the number of the segment that has `at`
   DigitSegment segment;
 
-  // The first slot of the segment's tiles, the number of these slots, and which of them are in the part.
   __device__ int64_t first() const { return segment.first_tile * P::kTile; }
   __device__ int64_t room() const { return ceil_div<int64_t>(segment.size, P::kTile) * P::kTile; }
   __device__ int64_t begin() const { return at - first(); }

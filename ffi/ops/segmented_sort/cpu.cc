@@ -1,5 +1,5 @@
 // Tiles on a fixed grid are sorted segment by segment, then runs of tiles are merged within each segment. Segments of
-// many tiles are first distributed to buckets, which become segments of few tiles.
+// many tiles are first cut into buckets, which become segments of few tiles.
 #include <algorithm>
 #include <vector>
 
@@ -57,8 +57,7 @@ class SegmentedSort {
   void run(Executor& executor) {
     std::vector<Range<int64_t>> crossing = crossing_segments(executor);
     const TemporaryBuffer<Order, Payload> temporary(max_rounds(crossing) > 0 ? total_ : 0, input_.order);
-    // A segment that takes r rounds starts in the output if r is even, in the temporary buffer if it is odd, and
-    // alternates. So it ends in the output without a copy.
+    // A segment that takes r rounds starts in buffers[r % 2] and alternates, so it ends in the output without a copy.
     const Buffer buffers[2] = {output_, temporary.buffer()};
     if (max_rounds(crossing) > 1) {
       deal_long_segments(executor, crossing, buffers[1]);
@@ -81,7 +80,7 @@ class SegmentedSort {
     return rounds;
   }
 
-  // Distributes segments of many tiles to buckets in `to`, which are then separate segments.
+  // Segments of many tiles go to buckets in `to`, which are then separate segments.
   void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
     for (const auto& segment : crossing) {
       const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
@@ -175,7 +174,7 @@ class SegmentedSort {
     return {begin, end};
   }
 
-  // Returns for each tile how many items of the first run of its pair come before the tile in this round's output.
+  // For each tile, the number of items of its pair's first run that come before the tile in this round's output.
   std::vector<int64_t> split_runs(Executor& executor, int round, const std::vector<Range<int64_t>>& crossing,
                                   const Buffer (&buffers)[2]) const {
     std::vector<int64_t> splits(tiles_);

@@ -25,7 +25,7 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int max
   const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
-  // Only the device knows how many tiles there are to merge, and usually there are few.
+  // Usually there are few tiles to merge, and only the device knows how many.
   const auto few_blocks = [&](auto kernel, int threads, int shared_bytes, int64_t tiles) {
     constexpr int kTurns = 4;  // waves of blocks, so that a multiprocessor does not wait for a slow block
     return minimum(tiles, int64_t{kTurns} * resident_blocks(call, kernel, threads, shared_bytes, tiles));
@@ -134,7 +134,6 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   }
 }
 
-// Returns where the count of sampled inversions will be.
 template <typename Order>
 const int* launch_measure_disorder(const Call& call, const SegmentedSortOperands& operands, const Order& order,
                                    const SortScratch& scratch, int64_t distance, cudaStream_t stream) {
@@ -246,8 +245,7 @@ void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch
     case SortVariant::kSegments: {
       const SegmentKernels<Order, Payload> kernels{call, stream};
       sort_segments<Order, Payload>(call, plan, scratch, order, stream, kernels);
-      // This runs after the merges, because pairs in the scratch memory (DigitProblem::kJoined) may overlap the items
-      // that are merged.
+      // The merges come first, because the radix sort's pairs (DigitProblem::kJoined) may overlap what is merged.
       if (plan.variant() == SortVariant::kLongSegments) sort_by_digits(call, plan, scratch, Disorder{}, stream);
       return;
     }

@@ -12,7 +12,7 @@ namespace mgpu::cuda::sorting {
 
 // Before and after a phase, all items are in the output.
 struct Phase {
-  // Data that the kernels of a phase exchange. They are zeroed before the first phase.
+  // These are zeroed before the first phase.
   struct Counts {
     int tiles[kPhaseRounds];
     int groups;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void for_groups(int64_t first_cell, int64_t width, in
   visit(rounds - 1, merge_group<int64_t>(segment, begin_cell, width, begin_cell, rounds - 1));
 }
 
-// Returns the lane's first place. Lanes get places in their order.
+// Returns the lane's first place. Places are in the order of the lanes.
 __device__ __forceinline__ int claim_places(int count, int* counter, int lane) {
   constexpr unsigned kAll = 0xffffffffu;
   int sum = count;
@@ -77,8 +77,8 @@ __device__ __forceinline__ int claim_places(int count, int* counter, int lane) {
   return __shfl_sync(kAll, base, kWarp - 1) + sum - count;
 }
 
-// Finds the cuts of a group of cells, and lists the segments between them. One warp per group; each half of the warp
-// has one cell per lane.
+// Finds the cuts of a group of cells, and lists the segments between them. One warp has a group, and each half of it
+// has a lane per cell.
 template <typename P>
 __global__ void __launch_bounds__(128)
     cut_cells(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
@@ -108,7 +108,6 @@ __global__ void __launch_bounds__(128)
   const unsigned cuts = __ballot_sync(kAll, before <= after) & ((1u << kGroupCells) - 1);
   const bool is_cut = cuts >> own & 1;
 
-  // The upper half of the warp finds where segments end, the lower half where they begin.
   const bool finds_end = lane >= kGroupCells;
   const Range<int64_t> searched = is_cut ? items : Range<int64_t>{items.end, items.end};
   constexpr int kProbes = 15;
@@ -220,7 +219,7 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
 }
 
 // Copies the segments whose rounds start in the other buffer to that buffer. In the last phase, items in place are
-// decoded to keys. Few blocks run this kernel, because usually there is nothing to do.
+// decoded to keys. Usually there are none, so few blocks run this kernel.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)
     start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {

@@ -20,7 +20,6 @@ inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t liste
   return {segment, listed, segment.begin / tile_width, rounds};
 }
 
-// One warp per tile makes two searches.
 static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors,
                                       int64_t min_long, int* rounds) {
   start_next_kernel();

@@ -40,8 +40,8 @@ template <typename Word, typename Payload, bool kFew>
 constexpr DigitShape kDigitShape =
     digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
 
-// A whole row is a segment, and its tiles follow from the row's number. Segments from heads (kListed) are listed by a
-// kernel if they are not empty. Tiles lie within segments, and are numbered over all of them.
+// A whole row is a segment. Segments from heads (kListed) are listed by a kernel if they are not empty. Tiles lie
+// within segments, and are numbered over all of them.
 template <typename Order_, typename Payload_, typename Offset_, bool kListed_, bool kFew = false>
 struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   using Order = Order_;
@@ -55,7 +55,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   // Neighbouring lanes add to different copies of a counter, so that they rarely conflict on a bank, for any keys.
   static constexpr int kCounterCopies = 8;
   // Whether a key and its payload, of 4 bytes each, are one word of 8 bytes in the scratch memory: this takes half the
-  // loads and stores. The output has two arrays.
+  // loads and stores.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
   static constexpr int kOutput = 0, kScratch = 1;
   // Whether to save memory: for 2-byte keys, the 256 look-back words of each tile take 5% of the keys' memory. So a
@@ -95,7 +95,6 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   __device__ DigitPasses row_passes(int64_t row) const { return {passes[row]}; }
 
   __device__ __forceinline__ int64_t row_word_tiles() const { return row_tiles - kSavesMemory; }
-  // A row's starts, [places, kDigits], if memory is saved.
   __device__ __forceinline__ Offset* row_starts(int64_t row) const {
     const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
     return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));
@@ -120,8 +119,8 @@ __device__ __forceinline__ int digit_at(Word rank, int place) {
   return static_cast<int>(__byte_perm(bits, 0, 0x4440 | place));
 }
 
-// Copies the items past the live ones of a segment, which stay in place. The segment begins at `origin`, and at
-// `position` of its row. All threads of a block call it.
+// Copies the items past a segment's live ones, which stay in place. The segment begins at `origin`, and at `position`
+// of its row. All threads of a block call it.
 template <int kThreads, typename P>
 __device__ void copy_dead(const P& problem, int64_t origin, int64_t position, int64_t begin, int64_t end) {
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {

@@ -1,5 +1,4 @@
-// The radix sort of whole rows of many items, and of long segments. A first pass over the keys counts the digits at all
-// places; then each place takes a pass.
+// The radix sort of whole rows of many items, and of long segments.
 #include "ops/segmented_sort/digit_sort.h"
 #include "ops/segmented_sort/fill_digits.cuh"
 #include "ops/segmented_sort/launch_digits.h"

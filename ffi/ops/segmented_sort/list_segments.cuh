@@ -8,7 +8,7 @@
 namespace mgpu::cuda::sorting {
 
 // Lists all nonempty segments, by one block, because there are few heads. A head that is less than an earlier one is
-// replaced by the earlier one, so that segments never overlap.
+// replaced by that one, so segments never overlap.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     list_segments(Segments segments, int tile_items, DigitSegment* listed, DigitTotals* totals) {

@@ -43,7 +43,6 @@ __device__ void merge_short_group(const P& problem, const RunGroup& run_group, t
   }
 }
 
-// All warps of the kernel that splits a phase's first round call it (cut_rows.cuh).
 template <typename P>
 __device__ void merge_short_groups(const P& problem) {
   constexpr int kWarps = kPlanThreads / kWarp;
@@ -55,7 +54,6 @@ __device__ void merge_short_groups(const P& problem) {
   }
 }
 
-// In the first round of a phase, short groups are merged first.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
   wait_for_last_kernel();
@@ -92,7 +90,7 @@ struct MergeRowsShared {
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
-  // Each of the two merges of the first level takes a whole number of threads, and its last thread may have only one
+  // The merges of the first level each take a whole number of threads, and the last thread of each may have only one
   // item.
   static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];

@@ -25,7 +25,7 @@ int64_t total(const Problem& problem) { return problem.segments.total(); }
 int64_t mean_segment(const Problem& problem) { return length(problem) / (problem.segments.heads_count + 1); }
 bool is_nearly_sorted(const Problem& problem) { return problem.method == SortMethod::kNearlySorted; }
 bool has_short_offsets(const Problem& problem) { return length(problem) < int64_t{1} << 30; }
-// Cells of wide items are slower, and large cells of them are no faster than the kernels for segments.
+// Large cells of wide items are no faster than the kernels for segments.
 bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
 // ---- Segments. Sorting by digits costs each segment half a tile on average, which it does not fill, and 1 KB of
@@ -60,8 +60,7 @@ bool are_row_digits(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
   const bool is_long = length(problem) > kLongestByDigits / 2;
   if (places(problem) == 1) return length(problem) > 512 && total(problem) > int64_t{1} << (is_long ? 15 : 12);
-  // Merging is slower for 16-bit floats, because zeros of either sign are equal, and for 16-bit integers without
-  // payload.
+  // Merging is slower for 16-bit floats and, without payload, for 16-bit integers.
   if (length(problem) <= 1024) {
     const bool merges_slowly = width(problem) == 2 && (is_float(problem) || !has_payload(problem));
     return length(problem) > 512 && total(problem) >= int64_t{1} << 18 && merges_slowly;
@@ -132,7 +131,7 @@ bool fills(const Problem& problem, const RowShape& shape) {
 RowShape pairs(const Problem& problem) { return pairs_shape(width(problem), has_payload(problem)); }
 RowShape long_rows(const Problem& problem) { return row_shape(width(problem), has_payload(problem)); }
 
-// Small cells of wide items are slower, but gain if the device holds all of them at once.
+// Small cells of wide items are faster only if the device holds all of them at once.
 bool has_few_items(const Problem& problem) {
   constexpr int64_t kFewWideItems = int64_t{1} << 20;
   const int64_t cell = kFewItemsShape.cell();
@@ -355,7 +354,7 @@ SortScratch SortPlan::layout(Workspace& workspace) const {
     }
     case SortVariant::kLongSegments:
       scratch.digits = take_digit_counts(workspace);
-      // Long segments have yet to be found: the kernel that lists them clears their starts.
+      // The kernel that lists long segments clears their starts.
       scratch.zeroed_bytes += scratch.digits.zeroed_bytes - scratch.digits.starts_bytes;
       [[fallthrough]];
     case SortVariant::kSegments: {

@@ -30,8 +30,8 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
-// If there are so few items that all blocks run at once, a round takes as long as one block. A block that merges two
-// runs takes less than half the time of a block that merges four.
+// If all blocks run at once, a round takes as long as one block. A block that merges two runs takes less than half the
+// time of a block that merges four.
 constexpr RowShape pairs_shape(int key_width, bool has_payload) {
   if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
   return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
@@ -89,8 +89,8 @@ constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_item
   // Longer tiles sort 2^26 pairs in 5.04 ms instead of 5.22, but 2^20 in 139 us instead of 131.
   return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
-// A pass holds the counters of its warps, the starts of digits, and a tile; the kernel that counts all digits holds
-// only counters.
+// A pass holds the counters of its warps, the starts of digits, and a tile; the kernel that counts digits holds only
+// counters.
 constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
   constexpr int kCopies = 8;
   const DigitShape shape = digit_shape(key_width, payload_width);
@@ -242,7 +242,6 @@ class SortPlan {
   SortPlan(const SegmentedSortOperands& operands, const Traits& traits);
   SortPlan(const SegmentedSortOperands& operands, SortVariant variant) : operands_(operands), variant_(variant) {}
 
-  // This is enough on any device.
   static int64_t workspace_bytes(const SegmentedSortOperands& operands);
 
   const SegmentedSortOperands& operands() const { return operands_; }

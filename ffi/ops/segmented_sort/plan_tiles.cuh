@@ -65,7 +65,7 @@ constexpr int kPlanEdges = kPlanThreads / kSplitLanes;
 constexpr int kPlanTiles = kPlanEdges - 1;  // the tiles of a block, which share the edges between them
 
 // Finds how many items of each run are among the group's first `rank` items. kSplitLanes neighbouring lanes share a
-// group, and each of them gets the answer. All lanes of the warp take part.
+// group and its answer. All lanes of the warp take part.
 template <typename Index, typename Order>
 __device__ void split_runs(const Order& order, const typename Order::Word* codes, const MergeGroup<int64_t>& group,
                            int64_t rank, int64_t (&answer)[kRuns]) {

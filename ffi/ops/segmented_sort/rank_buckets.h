@@ -1,5 +1,5 @@
 // Distributes the keys of a long segment to buckets in the order of their ranks (unsigned words in the order of the
-// keys). Each bucket is then a short segment.
+// keys).
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class RankBuckets {
   static constexpr int kBins = 1 << 12;  // 32 KB of counters: sign, exponent and three more bits of a float
   // Smaller buckets are sorted no faster.
   static constexpr int64_t kMinKeys = 1 << 14;
-  // There are at most about twice as many buckets. A task writes to all of them in turn.
+  // A task writes to all buckets in turn. There may be about twice as many.
   static constexpr int kBuckets = 256;
   static constexpr int kSamples = 1 << 10;
 

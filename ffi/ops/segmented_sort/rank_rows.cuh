@@ -1,5 +1,5 @@
-// Sorts few items: each item finds its own position in sorted order, and no block waits for another. Items are compared
-// by Order::rank, the word that compares as a key does.
+// Sorts few items: each item finds its own position, and no block waits for another. Items are compared by Order::rank,
+// the word that compares as a key does.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -103,7 +103,7 @@ __device__ __forceinline__ void narrow(const Order& order, const Word* codes, co
 }
 
 // Merges groups of four runs. A warp takes neighbouring items of one run, and finds the places of the first and the
-// last of them in each other run. Between these places, each lane searches for those of its own items.
+// last of them in each other run. Each lane searches between these places for its own items.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 4)
     merge_rows_by_rank(const __grid_constant__ P problem, int round) {

@@ -6,9 +6,8 @@ namespace mgpu::cuda::sorting {
 
 namespace {
 
-// Calls visit(problem) with the problem type for keys of `places` digits, or with all if `places` is 0. Floats of more
-// than 16 bits have more than two digits. Keys of more than two digits without payload have no type, because merging is
-// faster.
+// Calls visit(problem) with the problem type for keys of `places` digits, or with all types if `places` is 0. Keys of
+// more than two digits without payload have no type, because merging is faster.
 template <typename Order, typename Payload, typename Visit>
 void for_row_digits(int places, Visit visit) {
   constexpr int kWidth = sizeof(typename Order::Word);

@@ -1,4 +1,3 @@
-// Without heads, the positions of a row, of its runs and of its tiles follow from a block's index.
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -6,8 +5,7 @@
 namespace mgpu::cuda::sorting {
 
 // The entries that are sorted: words whose unsigned order is the order of the keys. With payload, an entry ends with
-// its item's place, so no two entries are equal. Without payload, equal entries are identical, and may be taken in any
-// order.
+// its item's place, so all entries differ. Without payload, equal entries are identical, and may be taken in any order.
 template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;
@@ -72,7 +70,6 @@ struct RowProblem {
   Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
   int64_t* splits;                    // kRuns for the start of each tile
   int* unplain;                       // whether different codes may compare equal: there are negative zeros or NaNs
-  // These are for nearly sorted rows, which start in the output.
   const RunGroup* groups = nullptr;
   const GroupTile* group_tiles = nullptr;
   const int* group_tiles_count = nullptr;

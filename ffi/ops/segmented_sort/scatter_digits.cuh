@@ -1,6 +1,5 @@
 // A pass of a radix sort. A block sorts a tile of a segment stably by one digit, in shared memory. Then each digit's
-// items go to the digit's part of the segment, after the preceding tiles' items of that digit, whose number a look-back
-// adds up.
+// items go after the items of that digit in earlier tiles, whose number a look-back adds up.
 #pragma once
 
 #include "cuda/block/look_back.cuh"
@@ -157,7 +156,6 @@ class DigitScatter {
     return tile;
   }
 
-  // A warp has neighbouring items, and a lane every 32nd of these.
   template <bool kWhole>
   __device__ __forceinline__ void load(const PassTile& tile) {
     const int source_buffer = (tile.after + 1) % 2;
@@ -185,7 +183,7 @@ class DigitScatter {
     }
   }
 
-  // Copies the dead items in the last pass, because until then the result's memory may hold starts (P::kSavesMemory).
+  // Copies the dead items in the last pass: until then, the result's memory may hold starts (P::kSavesMemory).
   __device__ __forceinline__ void finish(const PassTile& tile) const {
     if (tile.size == P::kTile || tile.after != 0 || !problem_.row_passes(tile.segment).takes(pass_)) return;
     const int64_t begin = int64_t{tile.index} * P::kTile;
@@ -391,7 +389,6 @@ class DigitScatter {
   Payload payload_[P::kHasPayload ? kItems : 1];
 };
 
-// One block per tile.
 template <typename P>
 __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {

@@ -1,4 +1,4 @@
-// Sorts the cells of rows: one block sorts one cell, of one row or of several short ones.
+// One block sorts one cell, of one row or of several short ones.
 #pragma once
 
 #include "algorithm/serial_merge.h"
@@ -87,8 +87,7 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int c
   }
 }
 
-// Threads sort their own codes, then runs of threads are merged. The codes after the live ones are the largest, and
-// stay last.
+// The codes after the live ones are the largest, and stay last.
 template <typename P>
 __device__ void sort_any_codes(const typename P::Word* keys, int live, const typename P::Order& order,
                                typename P::Word* codes) {

@@ -1,5 +1,5 @@
-// The block sorts a row in shared memory, one pass per digit, and reads and writes device memory once. Digits are those
-// of a key's rank (Order::rank), a word that compares as the key does.
+// The block sorts a row in shared memory, one pass per digit. Digits are those of a key's rank (Order::rank), a word
+// that compares as the key does.
 #pragma once
 
 #include "algorithm/upper_rank.h"

@@ -82,8 +82,7 @@ __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, in
   }
 }
 
-// Segments that cross the tile's edges are stored as codes, in the buffer from which their merge rounds end in the
-// output.
+// Segments that cross the tile's edges are stored as codes, in the buffer in which their merge rounds start.
 template <typename Order, typename Payload>
 __device__ __forceinline__ void store_tile(const Problem<Order, Payload>& problem, const Order& order,
                                            SortShared<Order, Payload>& shared, const TileDescriptor& descriptor,
@@ -126,7 +125,6 @@ __device__ __forceinline__ void store_tile(const Problem<Order, Payload>& proble
   }
 }
 
-// Threads sort their items, then runs of threads are merged, each segment's part separately.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     sort_tiles(const __grid_constant__ Problem<Order, Payload> problem) {

@@ -1,4 +1,3 @@
-// Launches a kernel for all segments, then one for the parts of long segments.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_top_k/kernels.cuh"

@@ -1,8 +1,8 @@
 // The threads of a group share a sequence, and each knows the first of its own items in sorted order. The first of
 // these items is the next result, whose thread then finds its own next item. A group of lanes has the items of a short
 // segment in registers. A warp reads a longer segment again for each result. For the longest segments, each block finds
-// the first items of one part, and the last block of a segment to finish finds the first of these. For more than
-// kTopKSteps results, sorts in registers replace the steps.
+// the first items of one part, and the last block of a segment to finish finds the first of these. Above kTopKSteps
+// results, sorts in registers replace the steps.
 #pragma once
 
 #include "cuda/block/last_block.cuh"
@@ -70,7 +70,7 @@ __device__ __forceinline__ Place first_of(Place own) {
 
 // Finds the first items of a sequence that kGroup threads share. next(place) gives the first of a thread's own items
 // that is not before `place`. The thread that has item i of the result calls put(i, place). All threads of the warp
-// call this or, if a group is larger than a warp, all threads of the block.
+// call this or, for a larger group, all threads of the block.
 template <int kGroup, typename Place, typename Next, typename Put>
 __device__ __forceinline__ void find_first(int wanted, Next next, Put put) {
   Place own = next(Place{0});

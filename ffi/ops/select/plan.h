@@ -9,8 +9,8 @@ namespace mgpu {
 constexpr int kSelectThreads = 256;
 constexpr int kSelectTile = 16 * kSelectThreads;
 
-// Several blocks share a tile of wide rows if there are few tiles. Each block then has at least this many bytes to move
-// if all rows are kept.
+// Several blocks share a tile of wide rows if there are few tiles. Each of them then has at least this many bytes to
+// move if all rows are kept.
 constexpr int64_t kSelectShareBytes = 16 << 10;
 constexpr int64_t kSelectBlocks = 1024;
 constexpr int64_t select_shares(int64_t tiles, int64_t row_bytes) {

@@ -1,5 +1,4 @@
-// Set operations on the CPU go over each tile of the balanced path twice: first to count its kept items, then to write
-// them.
+// Each tile of the balanced path is walked twice: first to count its kept items, then to write them.
 #include <algorithm>
 #include <type_traits>
 #include <vector>

@@ -1,5 +1,5 @@
-// Set operations on CUDA take one pass over the inputs. The balanced path cuts both inputs into tiles. A block merges a
-// tile and selects the kept items, and a look-back over the tiles finds their slots.
+// One pass over the inputs: the balanced path cuts both into tiles, a block merges a tile and selects the kept items,
+// and a look-back over the tiles finds their slots.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"

@@ -1,6 +1,6 @@
-// A merge pipeline: one kernel finds the tiles, and the blocks of another kernel take them one after the other. One
-// warp of each block copies the next tile's keys to shared memory and the previous tile's results back, while the other
-// warps, the workers, merge. So device memory is read and written without a pause.
+// A merge pipeline: one kernel finds the tiles, and the blocks of another take them one after the other. One warp of
+// each block copies the next tile's keys to shared memory and the previous tile's results back, while the other warps,
+// the workers, merge. So device memory is in use without a pause.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -167,8 +167,8 @@ struct PipelineTiles {
   }
 };
 
-// Finds where A is split at the start of each tile; split(i, find) is the split of tile i. Most of the time goes into
-// reading sectors, so the lanes of a tile make the same guesses, and share the rest of the search.
+// split(i, find) is A's split at the start of tile i. Most of the time goes into reading sectors, so the lanes of a
+// tile make the same guesses, and share the rest of the search.
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
@@ -231,7 +231,7 @@ struct MergePipeline {
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
   // Takes the block's tiles. For each tile, the copying warp calls load(plan, stage), and the function that this
-  // returns copies data besides the keys. Then the workers call work(plan, keys, stage). The copying warp also calls
+  // returns copies data besides the keys. Then the workers call work(plan, keys, stage), and the copying warp
   // store(plan, stage). When the workers are done, the function that this returns copies results back. `stages` has
   // room for two stages of stage_bytes, of which the keys take the first kKeyBytes.
   template <typename Tiles, typename Load, typename Work, typename Store>

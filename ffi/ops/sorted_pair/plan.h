@@ -43,8 +43,7 @@ constexpr PipelineShape pipeline_shape(bool large_stages, int max_bytes, StageBy
   return {items, stage_bytes(items)};
 }
 
-// No shape has a smaller tile (launch_merge_pipeline asserts it), so the workspace, which must serve every device, has
-// room for such tiles.
+// No shape has a smaller tile (launch_merge_pipeline asserts it), so the workspace has room for any device's tiles.
 constexpr int64_t kMinMergeTile = 1344;
 
 // For each tile, the number of live items of A before it in its row; and the number of tiles that blocks have taken. A

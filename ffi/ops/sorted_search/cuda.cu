@@ -1,4 +1,3 @@
-// A search or match runs a merge pipeline, a binary search per needle, or a kernel for short rows.
 #include "ops/common/dispatch.h"
 #include "ops/sorted_pair/launch_merge_pipeline.h"
 #include "ops/sorted_search/kernels.cuh"

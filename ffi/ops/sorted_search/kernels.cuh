@@ -21,7 +21,6 @@ __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   }
 }
 
-// A byte per item says whether it matches.
 template <int kCount>
 __device__ void put_matches(int32_t* a_entries, bool* a_match, unsigned from_a, int32_t a_before, int32_t* b_entries,
                             bool* b_match, unsigned from_b, int32_t b_before, unsigned matches) {

@@ -1,6 +1,5 @@
 // The first k items of a sequence in the order that is sought. Items that come before the k-th best item so far are
-// collected, and from time to time all but the best k of them are dropped. Most blocks of items have none to collect,
-// and cost one vectorized comparison per item.
+// collected, and from time to time all but the best k of them are dropped. Most items cost one vectorized comparison.
 #pragma once
 
 #include <algorithm>

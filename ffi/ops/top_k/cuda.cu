@@ -1,4 +1,3 @@
-// Launches top_k: one kernel level after level, or a kernel for short rows.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/top_k/kernels.cuh"

@@ -1,9 +1,9 @@
 // A block goes over its items tile by tile, and appends those that may be among the best k to a list in shared memory.
 // When the list is full, all but the best k are dropped, by counting digits of the ranks (unsigned words in the order
 // of the keys), the most significant first. The k-th best item is then a bound for later items. The first bound is
-// guessed from a sample of the row, so nearly all random items are read and compared once. If several blocks share a
-// row, each block of a level keeps the best k items of its part, and the next level selects from these, until one block
-// has all of them.
+// guessed from a sample of the row, so nearly all random items are compared only once. If several blocks share a row,
+// each block of a level keeps the best k items of its part, and the next level selects from these, until one block has
+// all of them.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -129,9 +129,9 @@ class BlockBest {
   }
 
   // Guesses a bound from a sample of a row, before anything is added, and returns whether it did. The bound is item
-  // number `wanted` of the sorted sample, so about wanted * count / sample items of the row are within it. If the guess
-  // was wrong, fewer than k items remain at the end, though the row has more. Each vector of the sample is at a random
-  // place in its part of the row, so that the sample does not match a period of the items.
+  // number `wanted` of the sorted sample, so about wanted * count / sample items of the row are within it. If fewer
+  // than k are, the guess was wrong. Each vector of the sample is at a random place in its part of the row, so that the
+  // sample does not match a period of the items.
   template <typename Row>
   __device__ bool guess(const Row& row, int64_t count, bool is_split) {
     const int sample = is_split ? kTopKSharedSamples * kSample : kSample;

@@ -29,10 +29,9 @@ constexpr int64_t kTopKMergedPart = 1 << 15;
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
 // Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `max_k`
-// items. The launch takes the first shape that fits. If few items are wanted, two rows share the 450 instructions that
-// a warp takes for the work of all its lanes. Items within a bound are listed in shared memory, with room for 4 per
-// lane: with 32 lanes, twice the largest k, so a bound that fits is soon found. With one lane or eight, no bound is
-// needed, because each item of a row is compared with every other.
+// items. The launch takes the first shape that fits. If few items are wanted, two rows share a warp. Items within a
+// bound are listed in shared memory, with room for 4 per lane: with 32 lanes, twice the largest k, so a bound that fits
+// is soon found. With one lane or eight, each item of a row is compared with every other, without a bound.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // items in the list per lane
 struct TopKRowShape {
@@ -45,9 +44,8 @@ constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12
 constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
 constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // fits all rows that other shapes fit
 
-// The levels of a row. In the first level, a block takes a part of the row's items; in each later level, it takes a
-// part of the items that the previous level kept. It keeps the best k of its part. The last level has one block, which
-// takes all remaining items.
+// The levels of a row. In the first level, a block takes a part of the row's items; in each later level, a part of the
+// items that the previous level kept. It keeps the best k of its part. The last level has one block.
 struct TopKOperands::Levels {
   static constexpr int kMaxLevels = 4;
   int count = 0;

@@ -28,8 +28,8 @@ struct TopKWarp {
   static constexpr int kResults = kRows * kShape.max_k;
 
   RankedPlace<Word> places[kRows][kShape.lanes == 1 ? 1 : kPitch];
-  // The results: for each, the place of its item in the warp's rows, and its position in its row. Each lane also has
-  // room for one item that is no result.
+  // For each result: the place of its item in the warp's rows, and its position in its row. Each lane also has room for
+  // one item that is no result.
   uint32_t first[kResults + kWarp];
 
   __device__ static uint32_t pack(int in_rows, int in_row) { return static_cast<uint32_t>(in_rows) << 16 | in_row; }
@@ -207,7 +207,7 @@ class RowLanes {
   }
 
   // Takes the items whose rank (Order::rank) is below `last` and, of those whose rank is `last`, the first ones, up to
-  // the wanted number. It is rarely called, so its loops are not unrolled, and read the row again.
+  // the wanted number. It is rarely called, so it reads the row again.
   __device__ Bits take_first_equals(Word last) const {
     const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kLastCode; };
     int before = 0;

@@ -1,8 +1,7 @@
 // A sample of each row gives a bound: a rank (an unsigned word in the order of the keys) such that, almost certainly,
 // at least k items have this rank or a lower one. A pass over the items sets a bit for each item below the bound. A
-// pass over the bits lists these items in input order. If there are fewer than k, it then lists as many items of the
-// bound's rank as are missing. If the bound was too low, or if too many items are below it, one block selects from the
-// whole row instead.
+// pass over the bits lists these items in input order, then as many items of the bound's rank as are missing. If the
+// bound was too low, or if too many items are below it, one block selects from the whole row instead.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -146,7 +145,6 @@ __global__ void __launch_bounds__(kThreads, 4) mark_candidates(const __grid_cons
   }
 }
 
-// First come the items below a bound, then as many of the items at the bound as are wanted.
 template <typename Order>
 struct List {
   using Word = typename Order::Word;
