@@ -16,7 +16,7 @@ from tests.transformed import loss_of_sums
 
 __all__ = ["SIZED", "equations", "of_items", "operands", "programs"]
 
-# segmented_sort_indices has flags in a bitmap of 60 items.
+# The example of segmented_sort_indices has flags in a bitmap of 60 items.
 SIZED = {name: example for name, example in families.EXAMPLES.items() if name != "segmented_sort_indices"}
 Program = tuple[Callable[..., Any], list[Any]]
 

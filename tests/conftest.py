@@ -109,7 +109,7 @@ def lowers_for_cuda(monkeypatch):
 
 @pytest.fixture
 def devices():
-    """The devices over which tests shard batches."""
+    """Returns the devices over which tests shard batches."""
     from tests.transformed import DEVICES, mesh_devices
 
     if not mesh_devices():

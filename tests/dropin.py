@@ -464,8 +464,6 @@ SETTINGS = hypothesis.settings(
 
 
 def drawn(name: str, cases: int, seed: int = 0) -> Callable[[], None]:
-    """Returns a test of so many drawn calls."""
-
     @hypothesis.seed(seed)
     @hypothesis.settings(SETTINGS, max_examples=-(-cases // VALUES))
     @hypothesis.given(st.data())

@@ -1,6 +1,6 @@
 """Compiles functions of callers into a library for the host, and applies them to arrays of items.
 
-So the C++ that a jaxpr becomes runs without a GPU.
+So the C++ that is generated from a jaxpr runs without a GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def cpp(data: str) -> str:
 
 
 def trace(function, item):
-    """Returns a function of two items as a closed jaxpr of the items' leaves, and one item's leaves."""
+    """Traces a function of two items as a jaxpr of their leaves; also returns the leaves of one item."""
     leaves, structure = jax.tree.flatten(item)
 
     def flat(*xs):

@@ -85,7 +85,7 @@ def shard_heads(heads, counts, slots, length):
 
 def elements(types):
     """Returns the number of elements of the largest tensor type in StableHLO."""
-    shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are scratch memory
+    shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # arrays of bytes are scratch memory
     return max((int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes), default=0)
 
 
@@ -107,10 +107,10 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Makes all functions take this form of the exchange and, except for `_gathered`, the other forms of GPUs.
+    """Makes all functions take this form of the exchange.
 
-    `_gathered` comes with the forms of CPUs for many items. The stand-in for ragged_all_to_all searches all updates, so
-    a device has 4 instead of 256.
+    With `_gathered` they take the other forms of CPUs for many items, else those of GPUs. The stand-in for
+    ragged_all_to_all searches all updates, so there are 4 per device instead of 256.
     """
     monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
     monkeypatch.setattr(exchange, "FEW_ITEMS", 0)

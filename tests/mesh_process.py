@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-EACH = 2  # per process
-SECONDS = 30  # for processes to find each other
+EACH = 2  # devices of each process
+SECONDS = 30  # within which all processes must find each other
 
 
 def start(process: int, processes: int, port: str) -> None:
@@ -23,8 +23,8 @@ def start(process: int, processes: int, port: str) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", True)
-    # With JAX 0.11, a program from the cache loses the order between a loop's collectives and others: processes
-    # deadlock.
+    # With JAX 0.11, a program from the cache has lost the order of a loop's collectives and others, so processes would
+    # wait for each other.
     jax.config.update("jax_enable_compilation_cache", False)
     address = f"127.0.0.1:{port}"
     options = {"coordinator_bind_address": address, "initialization_timeout": SECONDS}
@@ -46,7 +46,7 @@ def over_processes(function, devices):
 
 
 def main(process: str, processes: str, port: str) -> None:
-    """Prints the checks that passed."""
+    """Runs checks of several families, and prints those that passed."""
     start(int(process), int(processes), port)
     from tests import mesh, test_mesh_ids, test_mesh_joins, test_mesh_reductions, test_mesh_segments, test_mesh_sorts
 

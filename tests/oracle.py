@@ -22,7 +22,7 @@ def rank(keys: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # signalling NaNs
         wide = keys.astype(np.float32 if is_narrow else np.float64) + 0.0
     nan = np.isnan(wide)
-    if is_narrow:  # floats are a sign and a magnitude
+    if is_narrow:  # a float is a sign and a magnitude
         words = wide.view(np.int32).astype(np.int64)
         return np.where(nan, 2**31, np.where(words < 0, -(words & 0x7FFFFFFF), words))
     ranks = np.unique(np.where(nan, 0.0, wide), return_inverse=True)[1].reshape(keys.shape)
@@ -158,7 +158,7 @@ def identity(op: str, dtype: np.dtype) -> np.ndarray:
 
 
 def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable[..., Any]) -> list[np.ndarray]:
-    """Combines the states from `begins[i]` to i, for each i, by doubling lengths."""
+    """Combines the states from `begins[i]` to i, for each i; each step doubles the length."""
     states, distance = list(states), 1
     while distance < len(begins):
         reaches = np.arange(distance, len(begins)) - distance >= begins[distance:]
@@ -174,7 +174,7 @@ def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable
 
 
 def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarray:
-    """Returns the first position of each position's segment; with `reverse`, in the reversed array."""
+    """Returns the first position of each position's segment; with `reverse`, the array is reversed."""
     heads = np.asarray(heads)
     starts = np.zeros(n, bool)
     starts[:1] = True
@@ -255,7 +255,7 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
     """Returns the float64 derivatives of a reduction: 1 for the first extremum, the softmax for logsumexp.
 
-    For logsumexp, +inf gives NaN, and 0 for the other items; a NaN gives NaN for all; -inf has 0.
+    For logsumexp, an item of +inf has NaN and all others have 0; with a NaN, all have NaN; -inf has 0.
     """
     weights = np.zeros(len(x))
     if not len(x):
@@ -345,7 +345,7 @@ def _combined(x: np.ndarray, op: str, widens: bool) -> np.ndarray:
 
 
 def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns indices into a followed by b, by the walk of std::set_union and its relatives."""
+    """Returns a set operation as indices into a followed by b, by the walk of std::set_union and similar functions."""
     ranks = rank(np.concatenate([a, b])).tolist()
     n_a, n = len(a), len(ranks)
     pairs = operation in ("set_intersection", "set_union")

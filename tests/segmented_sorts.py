@@ -11,7 +11,7 @@ import jax_mgpu as mgpu
 from tests import data, oracle
 from tests.oracle import same_bits
 
-# The numbers of items that a thread sorts, and those that a block or a CPU task sorts.
+# CELLS are the numbers of items that a thread sorts, TILES those that a block or a CPU task sorts.
 CELLS = data.tile_sizes("sort_items")
 TILES = data.tile_sizes("segmented_sort")
 BLOCK = TILES[-2]  # a block's tile for keys of up to 32 bits

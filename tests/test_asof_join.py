@@ -1,6 +1,6 @@
 """As-of joins, and `group_search`, on which they build if there are few groups.
 
-It finds each row's nearest row of b in its group, before or after a cut, a position in b.
+`group_search` finds, for each row of a, the nearest row of b in its group before or after a cut, a position in b.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.jaxprs import kernel_calls
 
 
 def asof(a, b, a_by, b_by, direction, tolerance):
-    """Loops over all rows of b of the same group."""
+    """Returns the row of b for each row of a, by a loop over all rows of b with the same group."""
     found = []
     for time, by in zip(a, a_by, strict=True):
         rows = [j for j in range(len(b)) if b_by[j] == by]
@@ -92,7 +92,7 @@ def test_distances_that_overflow(dtype, x64):
     dtype = jnp.dtype(dtype)
     most = float(jnp.finfo(dtype).max)
     b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)
-    cases = [  # a time of a, times of b, and the nearest
+    cases = [  # a time of a, the times of b, and the place of the nearest
         (-0.3 * most, [0, 2], 1),
         (0.3 * most, [1, 3], 0),
         (0.3 * most, [0, 3], 0),
@@ -118,7 +118,7 @@ MAX_GROUPS = tables.MAX_GROUPS
 
 
 def rows_beside_cuts(cuts, a_groups, b_groups, forward):
-    """Returns, for each row of a, its group's last row of b before the cut, or the first from it on."""
+    """Returns, for each row of a, the last row of b in its group before its cut, or the first one from the cut on."""
     found, rows = np.full(len(cuts), -1), {}
     if forward:
         j = len(b_groups)
@@ -289,7 +289,7 @@ def test_asof_joins_with_groups_in_batches(rng):
         np.testing.assert_array_equal(got, expected)
     wide = jax.vmap(lambda a, b, x, y: mgpu.asof_join(a, b, by_a=x, by_b=y, tolerance=3))
     whole = [x.astype(np.int32) for x in given]
-    assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # one method for the whole batch
+    assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # the whole batch takes one method
     spread = np.array([1, 1000, MAX_GROUPS])[:, None]  # the last problem of the batch does not fit a table
     got = wide(a, b, by_a * spread.astype(np.int32), by_b * spread.astype(np.int32))
     expected = [asof(*(x.astype(int) for x in row), "backward", 3) for row in zip(*given, strict=True)]

@@ -72,7 +72,6 @@ def test_names_are_unique(rows):
 
 
 def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
-    """A sample as large as the list is the list in its order."""
     drawn = {}
     for seed in "1", "1", "2":
         assert main(["--grid", "--list", "--sample", "20", "--seed", seed]) == 0
@@ -306,7 +305,7 @@ def test_shapes_run_and_are_written(tmp_path):
 
 
 def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatch):
-    """Few short calls would measure the host."""
+    """Few short calls would measure the host instead of the device."""
     calls = []
 
     def time_as(ms):
@@ -333,7 +332,7 @@ def test_each_round_of_a_program_makes_its_calls():
     assert [list(result) for result in program()] == [list(range(i, 9 + i)) for i in range(3)]
     rounds = 5 if jax.default_backend() == "gpu" else 1
     assert program.calls == 3 * rounds
-    if mgpu.has_cuda() or rounds == 1:  # once before the loop, once in it
+    if mgpu.has_cuda() or rounds == 1:  # the calls appear once before the loop, and once in it
         assert program.run.as_text().count('custom_call_target="jax_mgpu.segmented_sort"') == 3 * min(2, rounds)
 
 
@@ -399,7 +398,7 @@ def test_sums_of_floats_by_id_have_a_deterministic_peer():
 
 @pytest.mark.parametrize("issue", [34912, 38806, 39959, 40864, 30296])
 def test_each_issue_of_jax_has_a_row(issue):
-    """The row's call and JAX's trace on the row's arrays, with results of the same shapes and types."""
+    """The row's call and JAX's trace on the row's arrays, and have results of the same shapes and types."""
     (case, *_) = [case for case in grid_cases() if f"jax#{issue}" in case.name]
     with jax.enable_x64(case.x64):
         arrays = case.inputs(np.random.default_rng(0), 1.0)

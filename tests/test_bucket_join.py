@@ -178,7 +178,6 @@ def columns_of(dtype, keys):
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "float32", "columns"])
 @pytest.mark.parametrize("kind", ["inner", "left"])
 def test_joins_by_buckets(rng, kind, dtype):
-    """Joins with live counts, into results with room for all or some rows."""
     n_a, n_b, size = 700, 9000, 3000
     join = jax.jit(
         lambda a, b, a_count, b_count: mgpu.join(
@@ -194,7 +193,7 @@ def test_joins_by_buckets(rng, kind, dtype):
 
 
 def test_buckets_up_to_their_capacity_and_beyond(rng):
-    """Beyond so many rows with one key, the join takes the other method."""
+    """If more rows of b have one key than a table holds, the join takes the other method."""
     n_b = 2 * CAPACITY
     a = np.array([5, 6, 5], np.int32)
     join = jax.jit(lambda b: mgpu.join(a, b, "left", size=3 * n_b, assume_sorted=False))
@@ -243,7 +242,7 @@ def test_the_mixing_of_codes(rng):
 
 
 def test_long_tables_are_joined_by_sorts_on_a_cpu(monkeypatch):
-    """CUDA joins them by buckets."""
+    """A CPU joins long tables by sorts; CUDA joins them by buckets."""
     monkeypatch.undo()
     keys = jax.ShapeDtypeStruct((sort_strategy.LONG_PERMUTATION,), jnp.int32)
     join = jax.jit(lambda a, b: mgpu.join(a, b, size=100, assume_sorted=False))

@@ -15,7 +15,7 @@ from tests.test_take import adding_scatters
 pytestmark = pytest.mark.usefixtures("x64")
 
 FUNCTIONS = {False: mgpu.softmax_by_id, True: mgpu.log_softmax_by_id}
-IDS = np.array([2, 0, 2, -1, 4, 0, 2, 7, 4, 5], np.int32)  # valid: 0 to 4; 1 and 3 do not occur
+IDS = np.array([2, 0, 2, -1, 4, 0, 2, 7, 4, 5], np.int32)  # ids from 0 to 4 are valid; no item has 1 or 3
 
 
 def softmax(x, ids, size, log=False):
@@ -125,7 +125,7 @@ OPERATORS = ["add", "mul", "min", "argmax", "mean", "logsumexp", "var", "count",
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_groups_reduce_as_ids_do(rng, op):
-    """They agree within rounding, for items and for rows."""
+    """Reductions by groups and by ids agree within rounding, for items and for rows."""
     x, ids = rng.integers(1, 4, (50, 2)).astype(np.float64), rng.integers(-1, 9, 50)
     groups = mgpu.group_ids(ids, 8)
     for rows in (x[:, 0], x):

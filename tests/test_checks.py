@@ -20,14 +20,14 @@ from tests.variants import long_but
 
 
 def full_error_of(call):
-    """Returns an error's first line, without the program's name, which newer JAX adds."""
+    """Returns the first line of an error, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]
 
 
 def error_of(call):
-    """Returns an error's first line without the offending value."""
+    """Returns the first line of an error, without the offending value."""
     return full_error_of(call).rpartition(", got ")[0]
 
 
@@ -189,7 +189,7 @@ def test_ids_given_as_heads_are_reported_where_they_exceed_the_items(name):
 
 
 def test_mistaken_structure_is_reported():
-    """Errors recognize percentages for fractions, lengths for ends, and counts of another array."""
+    """Errors recognize values that were meant for another argument: percentages, lengths, counts of another array."""
     heads = np.int32([0, 2])
     calls = {
         "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50": lambda: mgpu.quantile(

@@ -21,7 +21,8 @@ from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
 
-# Types of the columns, and whether each is descending. Together, columns have up to 64 bits or more; some have floats.
+# Types of the columns, and whether each is descending. All columns of a key have up to 64 bits together, or more; some
+# have floats.
 NARROW = {
     "8 bits": (["uint8"], (True,)),
     "two of 8": (["int8", "uint8"], (True, False)),
@@ -143,7 +144,7 @@ def test_sorts_of_long_columns(rng, name):
     test_sorts(rng, NARROW[name])
 
 
-# 64 bits in all or fewer, or more.
+# The columns have 64 bits in all, fewer, or more.
 MIXES = {
     "64": [[32, 16, 16], [32, 16, 8, 8], [32, 8, 8, 8, 8], [16] * 4, [16, 16, 16, 8, 8], [16, 16] + [8] * 4, [8] * 8],
     "fewer": [[16, 8, 8], [8, 8, 32], [16, 16, 16], [8] * 5, [16, 8, 8, 8, 8]],
@@ -161,7 +162,7 @@ TYPES = {
 @pytest.mark.usefixtures("as_if_long")
 @pytest.mark.parametrize("mix", MIXES)
 def test_any_columns(rng, mix):
-    """Columns have any type, position and direction; some are payload, others are gathered."""
+    """Columns have any type, position and direction; some travel as payload, others are gathered."""
     n = 300
     with jax.enable_x64(mix == "wide"):
         for widths in MIXES[mix]:
@@ -191,9 +192,9 @@ def test_where_columns_are_cut():
     assert cuts([u8, u16, u32]) == [(0, 2), (2, 3)]
     assert cuts([u32, u32, u32]) == [(0, 1), (1, 3)]
     assert cuts([u32, u32, f32]) == cuts([u32, f32, u32]) == [(0, 1), (1, 2), (2, 3)]
-    assert cuts([u32, u32, u32], u32) == [(0, 2), (2, 3)]  # two travel with a key of 64 bits
+    assert cuts([u32, u32, u32], u32) == [(0, 2), (2, 3)]  # two columns travel with a key of 64 bits
     assert cuts([f32, u8, u32]) == [(0, 1), (1, 3)]
-    assert cuts([u32, u8, u32], u16) == [(0, 1), (1, 2), (2, 3)]  # with values of less than 64 bits
+    assert cuts([u32, u8, u32], u16) == [(0, 1), (1, 2), (2, 3)]  # columns travel with values of less than 64 bits
     assert cuts([f32, u8, u8, f16]) == [(0, 1), (1, 3), (3, 4)]
     assert cuts([f32, f32, f32]) == [(0, 1), (1, 2), (2, 3)]
     assert cuts([f32, f32, f32], u32) == cuts([f32] * 4) == []
@@ -311,7 +312,7 @@ def test_many_words(rng):
     ],
 )
 def test_long_columns_travel(dtypes, least, sorts):
-    """Long columns are payload; packing or gathering them would take longer than the sort."""
+    """Long columns travel as payload; packing or gathering them would take longer than the sort."""
     columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
     text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @jax_mgpu.segmented_sort(") == sorts
@@ -319,7 +320,7 @@ def test_long_columns_travel(dtypes, least, sorts):
 
 
 def test_no_positions_are_counted():
-    """No type counts so many positions without 64-bit integers, and a sort needs none."""
+    """Without 64-bit integers, no type holds the positions of so many items, and a sort needs none."""
     columns = [jax.ShapeDtypeStruct((2**31,), d) for d in ("uint32", "int32", "float32")]
     assert list(jax.eval_shape(lambda *x: mgpu.sort(x), *columns)) == columns
 
@@ -644,7 +645,7 @@ def test_checks_name_the_column():
 
 
 def test_sorts_of_columns_leak_no_tracers():
-    """Neither for one column, nor for columns with floats, which take several sorts."""
+    """Tracers leak neither for one column nor for columns with floats, which take several sorts."""
     columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
     with jax.checking_leaks():
         jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])

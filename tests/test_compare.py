@@ -1,4 +1,4 @@
-"""scripts/compare.py, which compares benchmark rows of two source trees, with made-up times."""
+"""scripts/compare.py compares benchmark rows of two source trees; these tests make up the times."""
 
 import importlib.util
 import pathlib

@@ -27,7 +27,7 @@ def same(got, expected):
 
 @pytest.fixture(scope="module")
 def programs():
-    """Each example's program, not yet compiled, and three draws of operands."""
+    """Returns each example's program, not yet compiled, and three draws of its operands."""
     rng = np.random.default_rng(11)
     return [
         (jax.jit(example.call), [jax.device_put(example.make(rng, np.float32)) for _ in range(3)])
@@ -125,7 +125,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc to read the resident memory from")
 def test_memory_is_flat(programs):
-    """A program that kept 64 KB per call would keep 5 MB."""
+    """A program that kept 64 KB per call would keep 5 MB in all."""
     large = np.arange(1 << 14, dtype=np.float32)[::-1].copy()
     calls = [
         *[(program, cases[0]) for program, cases in programs],

@@ -193,7 +193,7 @@ def test_products_of_a_batch_over_an_explicit_axis(rng):
 
 
 def test_products_in_many_chunks():
-    """More terms than are computed at a time, in long and short rows."""
+    """The product has more terms than are computed at a time, in long and short rows."""
     rng = np.random.default_rng(3)
     x, y = (rng.random((90, 90)) < 0.5) * rng.normal(size=(90, 90)), (rng.random((90, 90)) < 0.4) * 1.0
     A, B = mgpu.Csr.from_dense(x), mgpu.Csr.from_dense(y)

@@ -44,7 +44,7 @@ def run_session(text, namespace, where, line):
 
 
 def run_script(text, namespace, where, line):
-    """Runs a program, and checks that `print` prints what its line's comment says."""
+    """Runs a program, and checks that each `print` prints what the comment of its line says."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("\n" * line + text, where, "exec"), namespace)
@@ -118,7 +118,7 @@ def anchors_of(text):
 
 
 def test_links_lead_somewhere():
-    """Links to files and headings of the repository; Sphinx checks only those of the site."""
+    """Links to files and headings of the repository exist; Sphinx checks only those of the site."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("notebooks/*.ipynb")]
     pages = [page for page in pages if not {"_build", "generated"} & set(page.parts)]
     broken = []

@@ -15,7 +15,7 @@ from jax_mgpu._src.core import eager
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums, stack
 
-CALLS = 10  # for each kind of operand: JAX arrays, NumPy arrays, values as in notebooks
+CALLS = 10  # calls with each kind of operand: JAX arrays, NumPy arrays, values as in notebooks
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def test_a_call_is_one_program(name):
     with compilations() as programs:
         for _ in range(2):
             EXAMPLES[name].call(*arguments)
-    # join_columns' example also calls join; bincount's calls it with and without weights
+    # The example of join_columns also calls join; that of bincount calls it with and without weights.
     assert len(programs) == (2 if name in ("join_columns", "bincount") else 1)
 
 
@@ -178,7 +178,7 @@ def test_batches_and_derivatives_of_values_of_the_host():
 
 
 def test_calls_are_found_by_their_arguments(monkeypatch):
-    """Arguments come by position or name, or one array twice; settings and their types select programs."""
+    """Arguments come by position or by name, and one array may come twice. Settings and their types select programs."""
     host, x, ids = np.arange(3), jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
     a, b = jnp.array([1, 2, 2]), jnp.array([2, 3, 4])
     calls = {
@@ -200,7 +200,7 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
     }
     for call, expected in calls.values():
         assert call().tolist() == expected
-    monkeypatch.setattr(eager, "_program", None)  # no other program can be made
+    monkeypatch.setattr(eager, "_program", None)  # from here on, no other program can be made
     for call, expected in calls.values():
         assert call().tolist() == expected
     with pytest.raises(TypeError):

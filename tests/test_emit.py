@@ -89,8 +89,8 @@ def place(x, most=5):
     return jnp.clip(jnp.nan_to_num(x), -most, most).astype(jnp.int32)
 
 
-# Types of items, and a function of two items. Integers, and floats of the kinds in EXACT, are equal; others may differ
-# by a tolerance.
+# Each case has a type of items and a function of two items. Integers, and floats of the kinds in EXACT, must be equal;
+# others may differ by a tolerance.
 CASES = {
     "affine": ((F32, F32), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
     "affine f64": ((F64, F64), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
@@ -274,7 +274,7 @@ for _name in _UNARY.split():
 
 @pytest.fixture(autouse=True)
 def on_the_cpu():
-    """XLA divides float32 exactly on a CPU, like the host; its quotients on a GPU are off by up to one ulp."""
+    """Runs on a CPU, where XLA divides float32 exactly, like the host; quotients on a GPU are off by up to one ulp."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 

@@ -33,7 +33,7 @@ def exact(x, ids, size):
         rounded = math.fsum(values)
         rest = math.fsum([*values, -rounded])
         is_even = np.float64(rounded).view(np.uint64) % 2 == 0
-        # Rounds to odd: an odd last bit marks an inexact float64, so that rounding again to float32 is right.
+        # Rounds to odd: an odd last bit marks an inexact float64, so that rounding it again, to float32, does no harm.
         return math.nextafter(rounded, math.copysign(math.inf, rest)) if rest and is_even else rounded
 
     with np.errstate(over="ignore"):
@@ -47,7 +47,7 @@ def has_kernel(n, width, size):
 
 
 def check(got, x, ids, size, n=None):
-    """Compares with exact sums; n is the call's number of items if x has only live ones."""
+    """Compares with the exact sums; n is the number of items of the call, if x has only live ones."""
     expected = exact(x, ids, size)
     if ON_GPU and has_kernel(x.shape[0] if n is None else n, x.shape[1], size):
         return np.testing.assert_array_equal(got, expected.astype(got.dtype))

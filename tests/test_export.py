@@ -23,7 +23,7 @@ from tests.variants import long_but
 
 ROOT = pathlib.Path(__file__).parents[1]
 LENGTH, BATCH = jax.export.symbolic_shape("n, batch")
-# The number of items is the size of a result or of a bitmap.
+# In these functions, the number of items is the size of a result or of a bitmap.
 OF_KNOWN_SIZES = {
     "bulk_insert",
     "bulk_remove",
@@ -90,7 +90,7 @@ def test_arrays_of_any_length(name, rng):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_constraints_tell_of_sizes(rng):
-    """Constraints on unknown sizes choose between programs as known sizes do."""
+    """Constraints on unknown sizes choose between programs, as known sizes do."""
     (n,) = jax.export.symbolic_shape("n", constraints=["n >= 101"])
     keys, some = np.sort(rng.integers(0, 99, 150).astype(np.int32)), np.arange(100, dtype=np.int32)
     program = exported(lambda keys: mgpu.set_intersection(keys, some), jax.ShapeDtypeStruct((n,), np.int32))
@@ -115,7 +115,7 @@ def test_rows_on_the_host_of_an_unknown_number_of_items(name):
 
 
 def test_kernels_of_cuda_need_known_sizes(monkeypatch):
-    """Runs CUDA's lowering rule, which sizes scratch memory, in a CPU program."""
+    """CUDA's lowering rule sizes scratch memory; it runs here in a program for a CPU."""
     op = operation.REGISTRY["scan"]
     monkeypatch.setattr(operation, "automatic_devices", lambda _: 1)
     rule = operation._kernel_lowering(op, "cuda", lambda *_: None)
@@ -147,12 +147,12 @@ for name, example in EXAMPLES.items():
         report[f"{name}, {how}"] = len(misses) - before, time.process_time() - start
 print(json.dumps([report, len(hits)]))
 """
-MAX_SECONDS = 0.2  # processor time for a cached program
+MAX_SECONDS = 0.2  # limit of processor time for a cached program
 
 
 @pytest.mark.long
 def test_a_second_process_compiles_nothing(tmp_path):
-    """It finds each program and each eager call in the first one's cache."""
+    """The second process finds each program and each eager call in the cache that the first one filled."""
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     command = [sys.executable, "-c", AGAIN]

@@ -129,7 +129,7 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
 @pytest.mark.parametrize("scratch", [None, np.int8])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8])
 def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
-    """Its last result could be mistaken for scratch memory."""
+    """The last result of such a call could be mistaken for scratch memory."""
     x = jnp.arange(8, dtype=dtype)
     avals = [jax.ShapeDtypeStruct((8,), dtype)]
     call = jax.ffi.ffi_call(
@@ -155,7 +155,7 @@ def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
     ],
 )  # fmt: skip
 def test_a_batch_that_shares_too_much_is_an_error(operation, operands, results, attributes):
-    """Each array's size is possible, but their product overflows."""
+    """Each array has a possible size, but the product of sizes overflows."""
     arrays = [[("int32", shape) for shape in shapes] for shapes in (operands, results)]
     with pytest.raises(ValueError, match=f"{operation}: .*less than 2"):
         library.cpu_library.workspace_bytes(operation, *arrays, attributes)

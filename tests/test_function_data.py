@@ -1,4 +1,4 @@
-"""Functions as data, from which the library generates C++: it accepts only what it emits."""
+"""Functions as data, from which the library generates C++: it accepts what it emits itself, and nothing else."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def emitted() -> list[str]:
 
 
 def test_what_is_written_is_of_few_words() -> None:
-    """Data with random changes are refused, or become C++ of the library's vocabulary."""
+    """Data that are changed at random places are refused, or become C++ of the library's own vocabulary."""
     rng = np.random.default_rng(5)
     known = {word for data in (ADD, MAPPED, LESS, *emitted()) for word in words_of(source(data))}
     letters = "abvx01289.: \n-ifu_#\\\"';{}()[]<>?%:+*&|!,\0\x80"

@@ -21,7 +21,7 @@ U8, I32, U32 = np.uint8, np.int32, np.uint32
 
 @pytest.fixture(autouse=True)
 def primitives(monkeypatch):
-    """Uses primitives even where these lower to plain JAX."""
+    """Makes callers' functions use their primitives, even where these lower to plain JAX."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
 
 
@@ -64,7 +64,7 @@ def with_table(table):
     return lambda a, b: a + b + table[(a & 1) * 0 + 3]
 
 
-# Draws items; the function; the same function in NumPy. All results are exact.
+# Each case draws items, and has a function and the same function in NumPy. All results are exact.
 CASES = {
     "add": (lambda rng, n: integers(rng, n, I32), lambda a, b: a + b, None),
     "add bytes": (lambda rng, n: integers(rng, n, U8), lambda a, b: a + b, None),
@@ -134,7 +134,6 @@ def test_scan_and_reduce(case, rng) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_flags(case, reverse, exclusive, rng) -> None:
-    """Directions, exclusive scans, live counts and totals."""
     make, function, _ = CASES[case]
     n = 4500
     x = make(rng, n)
@@ -332,7 +331,7 @@ def test_derivatives(rng) -> None:
 
     ours, plain = loss(lambda x: mgpu.scan(x, affine)), loss(lambda x: lax.associative_scan(jax.vmap(affine), x))
     got, wanted = (jax.jit(lambda x, f=f: jax.jvp(jax.grad(f), (x,), (x,)))(x) for f in (ours, plain))
-    for tolerance, *pair in zip((1e-4, 1e-3), got, wanted, strict=True):  # gradient, then its tangent
+    for tolerance, *pair in zip((1e-4, 1e-3), got, wanted, strict=True):  # for the gradient, then for its tangent
         for g, w in zip(*pair, strict=True):
             np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance / 10)
 
@@ -374,7 +373,7 @@ def test_columns_of_large_items(rng, function) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda() -> None:
-    """The function is an attribute; captured arrays are operands."""
+    """The function is an attribute of the call; arrays that it captured are operands."""
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
 
     def run(x, table):
@@ -427,7 +426,7 @@ def test_random_keys_in_kernels(impl) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_without_a_compiler(monkeypatch) -> None:
-    """The program has plain JAX, and a warning says what is missing."""
+    """The program has plain JAX instead of the kernel, and a warning says what is missing."""
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
     monkeypatch.setattr(compiled_operation, "_WARNED", set())
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))

@@ -71,7 +71,7 @@ def _one_more(results):
 
 
 def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
-    """They are skipped, counted and explained."""
+    """Such programs are skipped, counted and explained."""
     monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
     found = [index for index in range(40) if Program(1, "bulk", index).left_out()]
     assert found

@@ -74,7 +74,6 @@ def test_names(op, dtype):
 @pytest.mark.parametrize("op", ["add", "mul", "max", "logsumexp"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_widths(op, dtype):
-    """Rows are narrow or wide, gathered or in order; columns fill vectors or not."""
     rng = np.random.default_rng(len(op))
     indices, heads, count = entries_of(rng)
     tables = [drawn(rng, dtype, ENTRIES, width) for width in (2, 4, 6, 7, 8, 11, 12, 16, 17, 29, 32, 33, 72)]
@@ -225,7 +224,7 @@ def test_what_is_dropped_is_not_read():
 
 
 def dense(x, indices, weights, heads, count, op="add"):
-    """Computes results with a dense matrix of segments by entries."""
+    """Computes the expected results with a dense matrix of segments by entries."""
     entries = indices.shape[0]
     places = jnp.arange(entries)
     ends = jnp.append(jnp.minimum(heads, count)[1:], count)
@@ -311,7 +310,7 @@ def test_batches_over_any_operand(mapped):
 
 
 def test_functions_maps_and_gaps():
-    """The operator does not commute; entries are mapped with their positions."""
+    """The operator does not commute; it reduces entries that are mapped with their positions."""
     rng = np.random.default_rng(7)
     x, (indices, _, _) = rng.normal(size=N), entries_of(rng, N, 60)
     heads, ends = np.array([2, 10, 30, 31]), np.array([9, 10, 31, 58])
@@ -368,7 +367,7 @@ def test_gathered_rows_are_one_call(platform, op, groups):
     call = jax.jit(lambda x, i, w: mgpu.segmented_reduce(x, heads, op, indices=i, weights=w))
     text = call.trace(x, indices, weights).lower(lowering_platforms=(platform,)).as_text()
     assert text.count("stablehlo.custom_call") == text.count("custom_call @jax_mgpu.gathered_rows") == 1
-    # Only weights of each element are an array of entries by columns.
+    # Only weights for each element are an array of entries by columns.
     assert "stablehlo.gather" not in text and ("tensor<10000x64x" in text) == (groups == (4, 16))
 
 
@@ -464,7 +463,7 @@ def test_strict_promotion_takes_weights_of_the_rows_type():
 
 
 def test_gradients_of_each_device_are_its_own(rng, devices):
-    """Devices share the segments; gradients of rows and weights are no sums over devices."""
+    """Devices share the segments; gradients of rows and weights are not added over the devices."""
     mesh = jax.make_mesh((len(devices),), ("d",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
     heads = np.array([0, 3, 3], np.int32)
     x, weights = drawn(rng, "float32", len(devices), 7, 2), drawn(rng, "float32", len(devices), 5)

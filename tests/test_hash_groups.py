@@ -33,7 +33,7 @@ def drawn_keys(rng, dtype, n, groups):
 
 
 def codes_of(x, state):
-    """Returns the unsigned words whose maximum, or sum, is computed."""
+    """Returns the unsigned words whose maximum, or sum, is sought."""
     words = x.view(np.uint32)
     if state == State.ADD:
         return words
@@ -95,7 +95,7 @@ def test_table_of_groups(rng, dtype, bucketed):
 
 @pytest.mark.parametrize("bucketed", [False, True])
 def test_groups_without_a_place(rng, bucketed):
-    """A table that is too small reports it."""
+    """A table that is too small for the groups says so."""
     keys = np.arange(5000, dtype=np.int32)
     table = REGISTRY["hash_groups"]
     given = {"x_state": State.ADD, "y_state": State.NONE, "bucketed": bucketed}

@@ -67,7 +67,7 @@ def test_names(op, dtype):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 257, 529])
 def test_all_intervals_of_a_few_items_by_an_operator_that_does_not_commute(n):
-    """Results show which items they have, and whether these are in order."""
+    """The operator joins runs of positions, so results show which items they have, and in which order."""
     starts, ends = (x.reshape(-1) for x in np.mgrid[: n + 1, : n + 1])
     if n > 40:
         chosen = np.random.default_rng(n).choice(len(starts), 900, replace=False)
@@ -182,7 +182,6 @@ def test_derivatives(op):
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_derivatives_of_windows(d):
-    """Starts and ends ascend; a batch may also have intervals in any order."""
     rng = np.random.default_rng(4)
     n, k, count = 700, 900, 650
     x = rng.normal(size=(n, d))
@@ -343,7 +342,7 @@ def test_around_the_edges_of_tiles(op, dtype):
 
 
 def test_a_sum_depends_on_its_interval_alone():
-    """On a GPU, different kernels add intervals close together and others, but in the same order."""
+    """On a GPU, one kernel adds intervals that are close together and another one others, but in the same order."""
     rng = np.random.default_rng(8)
     n = 20_000
     x = rng.normal(size=n).astype(np.float32)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
-WIDE = (64,)  # 4-byte elements: the shortest rows of which a tile holds few
+WIDE = (64,)  # elements of a row: the shortest rows of which a block's tile holds few
 TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 
@@ -160,13 +160,13 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
 
 
-# On a GPU, 4-byte rows exceed any cache.
+# So many 4-byte rows exceed the cache of any GPU.
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
 CACHED = 2**14
 
 
 def ones_but(size, *changes):
-    """Returns offsets of one row per interval, some of them changed."""
+    """Returns the offsets of intervals of one row each, with some offsets changed."""
     offsets = np.arange(size, dtype=np.int32)
     for at, offset in changes:
         offsets[at] = offset
@@ -215,7 +215,7 @@ def test_one_row_each(rng, least, case, dtype):
 
 
 def test_one_row_of_each_place_remains(rng):
-    """Rows at other places are not lost."""
+    """If places overlap, one of their rows remains, and no row at another place is lost."""
     size = LARGE + 77
     x = rng.integers(1, 2**32, size, np.uint32)
     places = np.where(np.arange(size) % 3 > 0, np.arange(size), 5).astype(np.int32)
@@ -238,7 +238,7 @@ def test_pairs_of_rows(rng, least, odd):
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
         got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
         same_bits(got, oracle.padded(taken, size, 7))
-        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # distinct places
+        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # places do not overlap
         items, to, into = np.arange(len(objects)), places[objects] + ranks, np.zeros(2 * size - 5, np.uint32)
         got = mgpu.interval_scatter(x, places, offsets, into, total=total)
         same_bits(got, oracle.moved(x, items, to, into))
@@ -248,7 +248,7 @@ def test_pairs_of_rows(rng, least, odd):
 
 @pytest.mark.parametrize("rows", [2**20, 2**24, 2**28])
 def test_scratch_memory_of_scatters_follows_what_is_moved(rows):
-    """It depends on the moved rows, not on `into`."""
+    """Scratch memory depends on the moved rows, not on `into`."""
     m = min(rows, 2**24)
     x, starts = jax.ShapeDtypeStruct((m,), np.float32), jax.ShapeDtypeStruct((m,), np.int32)
     into = jax.ShapeDtypeStruct((rows,), np.float32)
@@ -283,7 +283,7 @@ def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
     to_offsets, to_sources, to_targets = indices
     offsets, objects = data.heads_of(lengths), np.repeat(np.arange(len(lengths)), lengths)
     ranks = np.arange(total) - offsets[objects]
-    targets = (total - lengths - offsets).astype(np.int32)  # backwards
+    targets = (total - lengths - offsets).astype(np.int32)  # places descend
     for dtype, trailing in (("uint16", (2, 2)), ("int8", (2, 2)), ("uint8", ()), ("int16", ()), ("uint64", (2,))):
         x, into = rows(rng, dtype, 800, *trailing), rows(rng, dtype, total, *trailing)
         sources = rng.integers(0, 801 - lengths.max(), len(lengths))
@@ -353,7 +353,7 @@ def test_rows_outside_are_dropped_and_gathered_as_fill_value(rng):
     inside = (sources >= 0) & (sources < 60)
     expected = np.where(inside, x[np.where(inside, sources, 0)], np.int32(-7))
     same_bits(mgpu.interval_gather(x, starts, offsets, 60, fill_value=-7), expected)
-    distinct = np.array([5, 100, 34, -14, 20, 2**31 - 3], np.int32)  # some inside, none overlap
+    distinct = np.array([5, 100, 34, -14, 20, 2**31 - 3], np.int32)  # some rows are inside, and none overlap
     targets = distinct[objects].astype(np.int64) + ranks
     same_bits(mgpu.interval_scatter(x, distinct, offsets, into), oracle.moved(x, np.arange(60), targets, into))
     same_bits(mgpu.interval_move(x, starts, distinct, offsets, into, total=60), oracle.moved(x, sources, targets, into))
@@ -423,7 +423,7 @@ def test_batch(rng, operation, in_axes):
 
 
 def test_a_batch_of_no_problems():
-    """As many intervals as items take a separate method."""
+    """A separate method for as many intervals as items also accepts a batch without problems."""
     x, starts = np.zeros((0, CACHED), np.float32), np.arange(CACHED, dtype=np.int32)
     gather = jax.vmap(lambda x: mgpu.interval_gather(x, starts, starts, CACHED))
     scatter = jax.vmap(lambda x: mgpu.interval_scatter(x, starts, starts, x))
@@ -521,7 +521,7 @@ def test_derivatives_in_a_batch_and_of_one_operand(rng):
 
 
 def test_cotangents_of_overlapping_intervals_add_up(rng):
-    starts = np.array([[0, 2, 5], [3, 0, 3]], np.int32)  # without and with overlap
+    starts = np.array([[0, 2, 5], [3, 0, 3]], np.int32)  # first without, then with overlap
     offsets = np.array([0, 2, 5], np.int32)
     weights = rng.normal(size=(2, 8, 2)) + 1j * rng.normal(size=(2, 8, 2))
     gather = jax.vmap(lambda x, s: mgpu.interval_gather(x, s, offsets, 8), (None, 0))
@@ -652,7 +652,6 @@ def test_rows_gathered_several_times_in_a_batch_and_by_indices_of_64_bits(rng):
 
 
 def test_derivatives_of_rows_gathered_several_times(rng):
-    """First and second derivatives, for windows in order, out of order and repeated."""
     offsets = np.array([0, 4, 8, 12], np.int32)
 
     @jax.jit
@@ -673,7 +672,7 @@ def test_sums_of_windows_have_a_kernel_without_scratch_memory():
         return jnp.sum(mgpu.interval_gather(x, starts, starts * 2, 1980) ** 2)
 
     adding = [call for call in kernel_calls(jax.grad(loss), x, starts) if call.params.get("adds")]
-    assert sorted(call.params["gathers"] for call in adding) == [0, 1]  # in order, and sorted
+    assert sorted(call.params["gathers"] for call in adding) == [0, 1]  # for intervals in order, and for sorted ones
     assert all(scratch_bytes(call) == 0 for call in adding)
 
 
@@ -749,7 +748,7 @@ def test_plain_jax_agrees(rng):
         got = run("interval_move", x, odd, starts, offsets, total, into, gathers=1, adds=0)
         same_bits(got, oracle.moved(x, sources, starts[objects] + ranks, into))
         few, ones = whole_weights(rng, len(x), 2), np.ones((170, 2), np.float32)
-        targets = np.repeat(data.heads_of(lengths[::2]), 2)  # begins and ends ascend
+        targets = np.repeat(data.heads_of(lengths[::2]), 2)  # begins and ends of intervals ascend
         for gathers, firsts, taken in ((0, none, np.arange(len(objects))), (1, odd, sources)):
             operands = (few, firsts, targets, offsets, total, ones)
             expected, is_there = ones.copy(), (taken >= 0) & (taken < len(x))

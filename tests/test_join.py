@@ -93,7 +93,7 @@ PADDED = 4 * max(TILES)
 
 
 def check_once(kind, a, b):
-    """Does what `check` does with one program for all lengths."""
+    """Does what `check` does, by one program for all lengths."""
     padded = [np.concatenate([x, np.full(PADDED - len(x), x.dtype.type(3))]) for x in (a, b)]
     check(kind, *padded, size=2**17, counts=(len(a), len(b)))
 
@@ -112,7 +112,7 @@ def test_no_match_all_one_key_and_one_side_empty(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_key(kind):
-    """One key has 2^14 rows on each side: several blocks write its pairs, and few fit."""
+    """One key has 2^14 rows on each side: several blocks write its pairs, and the result has room for few."""
     a, b = (np.concatenate([[1, 2], np.full(2**14, 7), last]) for last in ([8, 9, 9], [9, 10]))
     size = 2**20 + 5
     result = jitted(kind, size)(a, b)

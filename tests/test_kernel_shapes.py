@@ -19,7 +19,7 @@ on_cuda_build = pytest.mark.skipif(cuda_library is None, reason="a build without
 on_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="only CUDA devices have this limit")
 
 
-# The first shape's shared memory that fits the limit, or None.
+# Returns the shared memory of the first shape that fits the limit, or None.
 def taken(shapes, limit):
     return next((size for size, least in shapes if least <= limit), None)
 

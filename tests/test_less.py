@@ -22,7 +22,7 @@ F32, I32 = np.float32, np.int32
 
 @pytest.fixture(params=["plain", "primitive"])
 def way(request, monkeypatch):
-    """Runs a test in plain JAX, and through the primitive."""
+    """Runs a test twice: in plain JAX, and through the primitive."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitive")
     return request.param
 
@@ -76,7 +76,7 @@ def weight(x, i):
     return -int(x["number"][i]), -float(x["x"][i].sum() + int(x["text"][i].astype(int).sum()) - float(x["half"][i]))
 
 
-# Draws keys; a comparator; Python's sort key. Many keys are equal with different bits.
+# Each case draws keys, and has a comparator and Python's sort key. Many keys compare equal but differ in bits.
 CASES = {
     "by size": (few, by_size, lambda x, i: abs(x[i])),
     "rationals": (rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
@@ -152,7 +152,6 @@ WIDE = {
 @pytest.mark.usefixtures("way", "x64")
 @pytest.mark.filterwarnings("ignore:jax_mgpu. mergesort(_indices)?. less. runs in plain JAX.*complex64")
 def test_wide_types(case, rng) -> None:
-    """Keys have 9 to 16 bytes in elements of several widths."""
     n = 50
     x = tuple(rng.integers(0, 2, (n, *shape)).astype(dtype) for dtype, shape in WIDE[case])
     weights = sum(leaf.reshape(n, -1).real.astype(np.float64).sum(axis=1) for leaf in x)
@@ -250,7 +249,7 @@ def test_two_inputs(case, rng) -> None:
 @pytest.mark.parametrize("name", ["intersection", "union", "difference", "symmetric_difference"])
 @pytest.mark.usefixtures("way")
 def test_sets(name, rng) -> None:
-    """The r-th copy of a key pairs with the other side's r-th."""
+    """The r-th copy of a key on one side pairs with the r-th on the other."""
     (a, b), (a_keys, b_keys) = sorted_inputs("rationals", rng, 40, 45)
     kept = []
     for side, own, other in ((0, a_keys, b_keys), (1, b_keys, a_keys)):
@@ -277,7 +276,7 @@ def test_sets(name, rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_transformations(rng) -> None:
-    """First and second derivatives; items and captured values may be batched."""
+    """First and second derivatives pass through the permutation; items and captured values may be batched."""
     x, weights = rng.normal(size=12).astype(F32), np.arange(12, dtype=F32)
     order = np.argsort(np.abs(x), kind="stable")
 
@@ -315,8 +314,8 @@ def halved(x):
 
 TABLE = jnp.asarray(np.random.default_rng(7).permutation(300).astype(np.int32))
 
-# The method that sorts, a comparator of (float, int), and Python's sort key. "keys" are the kernels of keys, "region"
-# is XLA's sort with a comparator of scalars, "loops" are merges in plain JAX.
+# Each case has the method that sorts, a comparator of (float, int), and Python's sort key. "keys" are the kernels of
+# keys, "region" is XLA's sort with a comparator of scalars, "loops" are merges in plain JAX.
 PLAIN = {
     "one key": ("keys", lambda a, b: a[0] < b[0], lambda x, i: x),
     "descending": ("keys", lambda a, b: ~(b[0] >= a[0]), lambda x, i: -x),
@@ -359,7 +358,7 @@ PLAIN = {
 
 
 def way_of(function, *arguments):
-    """Returns a program's method."""
+    """Returns the method by which a program sorts."""
     text = str(jax.make_jaxpr(function)(*arguments))
     found = [
         way
@@ -371,7 +370,6 @@ def way_of(function, *arguments):
 
 @pytest.mark.parametrize("case", PLAIN)
 def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
-    """Stable, within segments, up to a count, in batches, and exported."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     way, less, key = PLAIN[case]
     n, live = 83, 61
@@ -419,7 +417,7 @@ def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
 
 
 def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
-    """A comparator is traced with items that do not vary; here, items and captured values vary."""
+    """A comparator is traced with items that do not vary over the mesh; here, items and captured values vary."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
@@ -464,7 +462,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", long_but(["always", "a circle", "noise by a table", "NaN of both"], BROKEN))
 def test_broken_orders_lose_nothing(case, way, rng) -> None:
-    """An inconsistent order still gives a permutation or, on CUDA, some keys twice."""
+    """A function that is no strict weak order gives a permutation of the keys or, on CUDA, some keys twice."""
     if way == "primitive" and jax.default_backend() == "gpu":
         x, less = few(rng, 9029), BROKEN[case]
         for keys, order in ((x, less), ((x, x, x), lambda a, b: less(a[0], b[0]))):
@@ -559,7 +557,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
 
 @pytest.mark.long
 def test_counts_of_a_batch_over_an_explicit_mesh() -> None:
-    """Problems differ in their counts, and share the items."""
+    """The problems of the batch differ in their counts, and share the items."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     a, b = np.array([1, 4, 6, 9], np.float32), np.array([2, 3], np.float32)

@@ -38,7 +38,7 @@ def add_package(folder, name, content=None):
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """Makes the only folder for packages; jax_mgpu has no CUDA kernels."""
+    """Makes a folder for packages, the only one on the path; jax_mgpu itself has no CUDA kernels."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(library, "_own_folders", list)
     return tmp_path
@@ -152,7 +152,7 @@ def test_the_driver_of_a_machine_with_a_gpu_is_known():
 
 @without_cuda
 def test_an_import_beside_kernels_of_another_version(tmp_path):
-    package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone or a wheel
+    package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or the files of a wheel
     shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for built in (CPU, _kernels.__file__):
         shutil.copy(built, tmp_path / "jax_mgpu")
@@ -189,7 +189,7 @@ assert exported.call(x).tolist() == [1, 2, 3]
 
 @pytest.mark.long
 def test_an_installation_without_kernels_is_plain_jax(tmp_path):
-    """`Root-Is-Purelib` in WHEEL tells MGPU_KERNELS=OFF from a failed build."""
+    """`Root-Is-Purelib` in WHEEL tells an installation without kernels (MGPU_KERNELS=OFF) from a failed build."""
     shutil.copytree(CPU.parent, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 
@@ -257,7 +257,7 @@ assert type(got) is second.Selection and got.count == 2
 
 
 def test_the_package_is_imported_again() -> None:
-    """A notebook or a test runner may have dropped its modules."""
+    """A notebook or a test runner may have dropped the modules of the package."""
     subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)
 
 

@@ -125,7 +125,7 @@ def test_wrong_result_is_reported(tmp_path, capsys, monkeypatch):
 
 
 def rows_of(table):
-    """Returns by operation: our time, JAX's, their ratio, and the verdict."""
+    """Returns, for each operation in the table: our time, JAX's, their ratio, and the verdict."""
     line = re.compile(r"^(\w+) +([\d.]+)  .* +([\d.]+) +([\d.]+)  (agree|DIFFER)$", re.MULTILINE)
     return {name: (float(a), float(b), float(c), verdict) for name, a, b, c, verdict in line.findall(table)}
 

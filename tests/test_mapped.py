@@ -20,7 +20,7 @@ F32, I32, U8 = np.float32, np.int32, np.uint8
 
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
-    """Runs a test with maps by jax.vmap, and through the primitives."""
+    """Runs a test twice: with maps by jax.vmap, and through the primitives."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 
@@ -40,7 +40,8 @@ def narrow(x):
     return x.astype(np.int8) * np.int8(3)
 
 
-# A map of an item and perhaps its position, the map of arrays, an operator, NumPy's reduction and scan.
+# Each case has a map of an item (and its position), the same map of arrays, an operator, and NumPy's reduction and
+# scan.
 NAMED = {
     "squares": (lambda x: x * x, lambda x, i: x * x, "add", np.sum, np.cumsum),
     "widened": (narrow, lambda x, i: narrow(x), "min", np.min, np.minimum.accumulate),
@@ -151,7 +152,7 @@ def test_extrema_of_negatives(dtype, name, items, rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_another_structure(rng) -> None:
-    """Items become pairs, which a function combines."""
+    """A map turns pytrees of items into pairs, which a function then combines."""
     n = 50
     x = {"a": rng.integers(0, 9, n).astype(U8), "b": rng.normal(size=(n, 3)).astype(F32)}
     decay, state, states = 1.0, 0.0, []
@@ -183,7 +184,7 @@ def test_another_structure(rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_batches(rng) -> None:
-    """Positions start at 0 in each problem; captured values may be batched."""
+    """Positions start at 0 in each problem."""
     x = whole(rng, 60).reshape(3, 20)
     got = jax.jit(jax.vmap(lambda x: mgpu.reduce(x, map=lambda x, i: x * i)))(x)
     np.testing.assert_array_equal(got, (x * np.arange(20)).sum(1))
@@ -200,7 +201,7 @@ def test_batches(rng) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.long
 def test_derivatives(rng) -> None:
-    """First and second, in items and captured values; items past the count have none."""
+    """Items past the count have no derivatives."""
     x = rng.random(12).astype(F32) + 1
 
     def cubes(x):
@@ -221,7 +222,7 @@ def test_derivatives(rng) -> None:
 
 
 def test_promise_of_commutativity(monkeypatch) -> None:
-    """The data of the function record the promise."""
+    """The data of the function record the promise, so kernels need not keep the order."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 
@@ -270,7 +271,7 @@ def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatc
 
 
 def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
-    """Items are chosen by position: in a batch over Explicit axes they are batched, the choice is not."""
+    """Items are chosen by position: in a batch over Explicit axes, items are batched, but the choice is not."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.normal(size=(2 * len(devices), 3, 2)).astype(F32)
@@ -420,7 +421,7 @@ def test_calls_for_cuda() -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda_in_batches_over_an_explicit_mesh() -> None:
-    """One of two batch axes is sharded: each device scans its rows."""
+    """One of two batch axes is sharded, so each device scans its own rows."""
     devices = jax.devices()[:2]
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     with jax.set_mesh(mesh):

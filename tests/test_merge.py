@@ -21,7 +21,7 @@ from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The slots that a block merges, by widths of keys and values, and those of a CPU task.
+# TILES are the slots that a CUDA block merges, by the widths of keys and values, and those of a CPU task.
 TILES = data.tile_sizes("merge")
 
 
@@ -31,7 +31,7 @@ def live_part(x, indices, slots):
 
 
 def check(a, b, *, descending=False, a_count=None, b_count=None, merge=mgpu.merge):
-    """Checks keys alone, with values that the kernel moves, and with rows that are gathered."""
+    """Checks keys alone, keys with values that the kernel moves, and keys with rows that are gathered."""
     counts = {"a_count": a_count, "b_count": b_count}
     slots = len(a) + len(b)
     order = oracle.merge_indices(a, b, descending, **counts)
@@ -352,7 +352,7 @@ def test_many_runs(rng):
 
 
 def test_scratch_memory_of_runs():
-    """It depends on the number of runs, not on their ends."""
+    """The size of the scratch memory depends on the number of runs, not on their ends."""
 
     def scratch(runs):
         keys, ends = np.zeros(n, np.float32), np.zeros(runs, np.int32)
@@ -365,7 +365,6 @@ def test_scratch_memory_of_runs():
 
 
 def test_batches_of_runs(rng):
-    """Rows have their own runs, or share keys or ends."""
     rows, n, runs = 3, 3001, 6
     options = {"descending": False, "size": n}
     ends = np.stack([*ends_of_runs(rng, runs, n)][:rows])

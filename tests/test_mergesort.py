@@ -70,7 +70,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
             live, given = got[:count], keys[:count]
             if count < 2**15:
                 same_bits(live, given[oracle.sort_indices(given)])
-            else:  # the oracle would take seconds: checks order and completeness
+            else:  # the oracle would take seconds, so only order and completeness are checked
                 same_bits(np.sort(oracle.bits(live)), np.sort(oracle.bits(given)))
                 numbers = live[~np.isnan(live.astype(np.float64))]
                 same_bits(live[: len(numbers)], numbers)
@@ -142,7 +142,8 @@ def test_inputs_with_a_shape(rng, what, dtype):
 
 
 # CUDA sorts cells of 2^14 keys of 4 bytes, or of 2^13 keys that have 8 bytes or values. A locality sort groups 16
-# cells, then 16 groups. A warp merges overlaps of at most 256 items, as most of keys `i + rand(140)` are.
+# cells, then 16 groups. A warp merges overlaps of at most 256 items; most overlaps of keys `i + rand(140)` are that
+# short.
 @pytest.mark.parametrize("cells", [16, 17, 20, 33])
 @pytest.mark.parametrize("width", [1, 25, 140, 4096, 2**14, 2**17])
 def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):
@@ -189,7 +190,7 @@ def test_a_batch_of_nearly_sorted_rows(rng):
 
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.random_keys(rng, "float32", 1000)
-    # XLA's CPU code flushes subnormals when it sorts, its GPU code does not: these keys have none.
+    # XLA's CPU code flushes subnormals when it sorts, and its GPU code does not, so these keys have none.
     keys[np.abs(keys) < np.finfo(np.float32).tiny] = 0
     for name in SORTS:
         same_bits(getattr(mgpu, name)(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))
@@ -233,7 +234,7 @@ def test_batches(rng, n, name):
             same_bits(indices[b], order.astype(np.int32))
 
 
-# By size, CUDA counts ranks, sorts rows in blocks of 1024 or 4096 items, or has several rows in a tile.
+# Sizes decide whether CUDA counts ranks, sorts rows in blocks of 1024 or 4096 items, or puts several rows into a tile.
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 @pytest.mark.parametrize(
     ("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000), (70_000, 2), (40_000, 4), (20_000, 17)]
@@ -251,7 +252,7 @@ def test_many_short_rows(rng, rows, n, dtype):
     same_bits(indices, order)
 
 
-# Too many rows to count ranks on CUDA: several share a block.
+# CUDA does not count ranks of so many rows: several rows share a block.
 @pytest.mark.parametrize(
     "case",
     long_but(

@@ -24,7 +24,7 @@ each_type = pytest.mark.parametrize(
 
 
 def draw(rng, dtypes, n):
-    """The first column has many equal items; the second has too, or is random."""
+    """Draws two columns: the first has many equal items; the second has, too, or is random."""
     few = [rng.choice(data.random_keys(rng, dtype, 4), n) for dtype in dtypes]
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 
@@ -164,7 +164,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
-    """Checks that joined parts equal one device's result, each followed by the fill value."""
+    """Checks that the joined parts equal the result of one device, and that the fill value follows each part."""
     for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
         ids = [mesh.shard(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]

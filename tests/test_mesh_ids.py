@@ -18,7 +18,7 @@ from tests.test_scan import same
 pytestmark = pytest.mark.usefixtures("x64")
 
 SLOTS = 24
-# Results per device: with few, each device computes all results; with many, devices sort the ids.
+# With few results per device, each device computes all results; with many, devices sort the ids.
 FORMS = {"few": 3, "many": 11}
 SHORT = {("add", "few"), ("argmax", "few"), ("add", "many"), ("argmin", "many"), ("mean", "many"), ("and", "many")}
 TYPES = {"add": "float16", "mul": "int32", "max": "bfloat16", "argmin": "float64", "argmax": "bool", "mean": "int8"}
@@ -103,7 +103,7 @@ def test_the_same_bits_in_every_run(rng, form):
 def test_derivatives(rng, form):
     """Forward and reverse derivatives equal finite differences, under vmap and under shard_map."""
     size = {"few": 2, "many": 5}[form]
-    ids = np.array([[0, size, 9, size, -1], [size, 0, 1, 1, size]])  # each device's first id has items
+    ids = np.array([[0, size, 9, size, -1], [size, 0, 1, 1, size]])  # the first id of each device has items
     x = rng.permutation(10).reshape(2, 5) / 4.0
     counts = np.array([5, 4], np.int32)
 
@@ -139,7 +139,6 @@ def test_a_batch_within(rng):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_counts(rng, form):
-    """Counts, weighted counts, and histograms."""
     devices, size = 3, FORMS[form]
     edges = np.array([-1, 0, 4, 4, 9], np.float32)
 

@@ -19,7 +19,9 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Yields lengths, offsets, totals: random, one interval for all slots, none, on the last device, 0 or 1."""
+    """Yields lengths, offsets, totals: random ones, one interval for all slots, none, one on the last device, lengths
+    of 0 or 1.
+    """
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -103,7 +105,7 @@ def check(rng, call, devices):
         expected[rows_of(places, lengths)[1][inside]] = x[source[inside]]
         np.testing.assert_array_equal(moved, expected)
         expected = into.copy()
-        taken = rows_of(places, lengths)[1][:n]  # of n rows
+        taken = rows_of(places, lengths)[1][:n]  # the n rows that exist
         expected[taken] = x[: len(taken)]
         np.testing.assert_array_equal(scattered, expected)
 
@@ -161,7 +163,7 @@ def test_derivatives(rng, size):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.usefixtures("forms")
 def test_gradient_of_a_scatter(dtype):
-    """Narrow floats travel as integers, their cotangents as floats."""
+    """Narrow floats are moved as integers, and their cotangents as floats."""
     starts, offsets = np.array([[5, 0], [1, 9]], np.int32), np.array([[0, 2], [3, 7]], np.int32)
     weights = jnp.arange(1, 9, dtype=dtype).reshape(2, 4)
 

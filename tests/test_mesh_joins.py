@@ -132,7 +132,7 @@ def columns_of(keys):
 )
 @pytest.mark.usefixtures("forms")
 def test_columns_in_any_order(rng, kind, null_equal):
-    """The code of two columns has two words; NaNs have partners only if `null_equal`."""
+    """The code of two columns has two words; NaNs have partners only if `null_equal` is True."""
     size = 60
 
     def call(a, b, a_count, b_count):
@@ -194,7 +194,7 @@ def test_nothing_in_any_order(n_a, n_b, size):
 
 @pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
-    """A GPU joins long tables by buckets; here, short tables are long enough."""
+    """A GPU joins long tables by buckets; here, short tables count as long."""
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
     kinds, size = ("left", "anti"), 90

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROCESSES = 2
-SECONDS = 120  # 15 on two idle cores
+SECONDS = 120  # two idle cores need 15
 
 
 @contextlib.contextmanager

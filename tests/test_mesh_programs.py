@@ -22,7 +22,7 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def ranges_of(i):
-    """Segments with gaps."""
+    """Returns Segments with gaps between them."""
     return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
 
 
@@ -30,7 +30,7 @@ def ranges_of(i):
 FIELDS = len(dataclasses.fields(jax.sharding.AbstractDevice))
 CPU, GPU = (jax.sharding.AbstractDevice(*(kind, None, kind)[:FIELDS]) for kind in ("cpu", "gpu"))
 
-# Those of TWO have two operands, so twice as many items.
+# The calls of TWO have two operands, so twice as many items.
 ONE = {
     "argsort": lambda k, i, c: mgpu.argsort(k, count=c, **KEYS),
     "bincount": lambda k, i, c: mgpu.bincount(i, SLOTS, k, **KEYS),
@@ -129,7 +129,7 @@ EQUAL_PARTS = {
     "take_segments",
     "to_dense",
 }
-# Needles stay on their devices, so no array holds both sides.
+# In these calls, needles stay on their devices, so no array holds both sides.
 SEARCHES = {"asof_join, nearest", "lookup", "search", "sorted_equal_count", "sorted_match", "sorted_search"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
@@ -150,7 +150,7 @@ def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
 
 
 def program_of(call, devices):
-    """Returns a program's text for GPUs."""
+    """Returns the text of a program for GPUs."""
     with warnings.catch_warnings(action="ignore"):  # without CUDA kernels, another platform stands in
         lowered = traced(call, devices).lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",))
     return lowered.as_text()
@@ -174,12 +174,12 @@ def test_no_data_is_gathered(name, devices, form):
     held = SLOTS if name in ONE or name in SEARCHES else 2 * SLOTS
     assert SLOTS <= max(map(mesh.elements, lines)) <= 2.2 * held
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
-    arrays = 1 if name in ONE else 2  # arrays whose cuts are gathered together
+    arrays = 1 if name in ONE else 2  # the arrays whose cuts are gathered together
     assert max(gathered, default=0) <= arrays * 2 * devices * (devices + 1)
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
 
 
-# Limits of equations and KB of text that exceed the usual ones, MAX_EQUATIONS and MAX_TEXT.
+# Limits of programs that exceed the usual ones, MAX_EQUATIONS and MAX_TEXT: equations, and KB of text.
 MAX_EQUATIONS, MAX_TEXT = 480, 50
 LONG_PROGRAMS = {
     "join": (480, 55),
@@ -207,7 +207,7 @@ PLANS = {
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", PLANS)
 def test_memory_that_is_planned(name, devices, monkeypatch):
-    """GPUs' exchange writes its results to a given array."""
+    """The exchange of GPUs writes its results to a given array."""
     mesh.use_form(monkeypatch, "_ragged")
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", lambda x, into, *sizes, axis_name: into)
     call, most = PLANS[name]
@@ -265,7 +265,7 @@ def _parameters(function):
     return () if isinstance(function, type) else inspect.signature(function).parameters
 
 
-# Results are positions in global arrays, or numbers of their items.
+# The results of these calls are positions in global arrays, or numbers of items of them.
 POSITIONS = {
     "argsort": lambda k, i, c: mgpu.argsort(k, **KEYS),
     "join": lambda k, i, c: mgpu.join(k, k, size=8, **KEYS)[:2],
@@ -293,7 +293,7 @@ def test_more_items_than_int32_counts(name):
 
 
 def test_more_slots_for_rows_than_int32_counts():
-    """2^31 slots for rows, but int32 indices, need no 64-bit types."""
+    """The join has slots for 2^31 rows, but int32 indices, so it needs no 64-bit types."""
     with jax.enable_x64(False):
         call = lambda k, i, c: mgpu.join(k, k, size=1 << 28, assume_sorted=False, **KEYS)  # noqa: E731
         assert all(x.dtype == np.int32 for x in jax.tree.leaves(traced(call, 8, 64).out_info))
@@ -319,7 +319,7 @@ def test_exported_programs(rng, named):
 
 @pytest.mark.parametrize("call", [ONE["mergesort_indices"], TWO["lookup"]], ids=["mergesort_indices", "lookup"])
 def test_forms_of_other_platforms_are_not_traced(call):
-    """A mesh that names its devices gets their platform's form alone, any other one all forms."""
+    """If the mesh names its devices, the program has only the form of their platform; otherwise it has all forms."""
     meshes = [AbstractMesh((4,), (mesh.AXIS,), abstract_device=device) for device in (None, CPU, GPU)]
     texts = [str(traced(call, 4, mesh_of_devices=one).jaxpr) for one in meshes]
     assert ["ragged_all_to_all[" in text for text in texts] == [True, False, True]

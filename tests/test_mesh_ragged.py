@@ -9,12 +9,12 @@ import pytest
 import jax_mgpu as mgpu
 from tests import mesh
 
-SLOTS, ROWS, SIZE = 17, 6, 20  # items and segments of a device, items of a result
+SLOTS, ROWS, SIZE = 17, 6, 20  # a device's items and segments, and the items of a result
 KEYS = {"axis_name": mesh.AXIS}
 
 
 class Global:
-    """Global segments: begins, ends, devices, places there, and numbers."""
+    """Segments of the global array: for each, its begin, end, device, place there, and number."""
 
     def __init__(self, begin, end, device, place, number):
         self.begin, self.end, self.device, self.place, self.number = begin, end, device, place, number
@@ -104,7 +104,7 @@ def check_items(got, x, keys, live, segments):
 
 
 def check_rows(got, x, keys, segments):
-    """Each segment's result is on the device where the segment starts."""
+    """Checks the results per segment; each is on the device on which its segment starts."""
     of_device = {}
     for begin, end, device, place in segments:
         part, own = x[begin:end], keys[begin:end]
@@ -160,7 +160,7 @@ def check(got, x, keys, order, live, segments):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_heads(rng, devices):
-    """Devices have the heads among their live items."""
+    """Each device has the heads of the segments that start among its items."""
     call = mesh.by_vmap(of_segments)
     for counts in mesh.counts_of(rng, devices, SLOTS):
         segments, heads = by_heads(rng, counts)
@@ -224,7 +224,7 @@ def test_derivatives(rng):
     for begin, end, _, _ in segments:
         inside[begin:end] = True
     whole = mesh.by_vmap(jax.grad(loss))
-    # Under vmap, losses of all devices are added, so items get all their cotangents.
+    # Under vmap, the losses of all devices are added, so items get the cotangents of all of them.
     got = whole(np.where(inside, x, np.inf).reshape(devices, SLOTS), starts, ends, order, weights)
     np.testing.assert_allclose(np.reshape(got, -1), jax.jit(jax.grad(expected))(x), rtol=1e-4, atol=1e-5)
 

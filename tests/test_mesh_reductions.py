@@ -66,7 +66,7 @@ def problems(rng, devices, op, dtype):
             x = items(rng, dtype, op, total)
             ends = np.cumsum(counts)
             heads = rng.integers(0, max(total, 1), m)
-            if m == 5:  # heads at the boundaries of devices, and repeated ones
+            if m == 5:  # some heads are at the boundaries of devices, and repeat
                 heads = rng.choice(np.concatenate([[0], ends, heads]), m)
             heads = np.sort(heads[heads < total])
             sharded, _ = mesh.shard_heads(heads, counts, SLOTS, HEADS)
@@ -115,7 +115,7 @@ OF_ROWS = {"sum": "bool", "min": "bool", "prod": "int8", "argmax": "int16", "mea
     "op", [pytest.param(op, marks=() if op in OF_ROWS or op == "logsumexp" else pytest.mark.long) for op in NAMES]
 )
 def test_rows_of_every_operator(rng, op):
-    """Columns are combined separately; runs of equal keys are the segments of heads."""
+    """Each column of rows is combined separately; runs of equal keys are the segments of the heads."""
     devices, dtype = 3, OF_ROWS.get(op, "float32" if takes(op, "float32") else "int32")
     form, back = {"exclusive": True, "reverse": False}, {"exclusive": False, "reverse": True}
 
@@ -163,7 +163,7 @@ def test_on_devices(rng, devices):
 
 
 def composed(a, b):
-    """Composes affine maps: associative, not commutative."""
+    """Composes affine maps, which is associative but not commutative."""
     return {"scale": a["scale"] * b["scale"], "shift": a["shift"] * b["scale"] + b["shift"]}
 
 
@@ -177,7 +177,7 @@ def prefixes_of(x, firsts, reverse):
 @pytest.mark.parametrize("identity", (True, False), ids=["identity", "none"])
 @pytest.mark.long
 def test_functions(rng, identity):
-    """A function combines over devices, some of which are empty."""
+    """A function of two items combines over devices, some of which are empty."""
     devices = 3
     one = {"scale": np.int32(1), "shift": np.zeros(2, np.int32)} if identity else None
     forms = FORMS if identity else FORMS[:2]
@@ -294,7 +294,7 @@ def test_the_first_extremum_has_the_derivative():
 
 
 def test_results_are_the_same_on_all_devices():
-    """shard_map knows that results are replicated: out_specs need no axis."""
+    """shard_map knows that the results are replicated, so out_specs need no axis."""
     call = functools.partial(mgpu.reduce, axis_name=mesh.AXIS)
     x = jnp.arange(8.0)
     reduced = jax.jit(jax.shard_map(call, mesh=mesh.mesh_of(2), in_specs=P(mesh.AXIS), out_specs=P()))

@@ -57,7 +57,9 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Few slots take both methods: a device with at most FEW_ITEMS sorts only what it received."""
+    """Lowers FEW_ITEMS, up to which a device sorts only the items that it received, so that few slots take both
+    methods.
+    """
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
@@ -219,7 +221,7 @@ def shifts(x, rows, heads, by, count):
 
 
 def shifted(x, heads, by):
-    """Row i of a segment becomes its row i - by, or 7."""
+    """Returns the expected shift of a global array: row i of a segment becomes the segment's row i - by, or 7."""
     moved = np.full_like(x, 7)
     for begin, end in oracle.segment_bounds(len(x), heads):
         for i in range(begin, end):

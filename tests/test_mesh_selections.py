@@ -147,7 +147,7 @@ def test_distinct_on_devices(rng):
 
 
 def test_the_best_are_the_same_on_all_devices():
-    """shard_map knows that results are replicated: out_specs need no axis."""
+    """shard_map knows that the results are replicated, so out_specs need no axis."""
     x = np.array([3.0, 9.0, 1.0, 7.0])
 
     def call(x):

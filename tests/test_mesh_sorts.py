@@ -211,7 +211,7 @@ def test_runs_on_devices(rng, dtype, monkeypatch):
 
 
 def every_wide_sort(keys, values, count):
-    """Values have two leaves, which sorted indices gather."""
+    """Returns the results of every_sort; values have two leaves, which sorted indices gather."""
     ascending, rows, n = mgpu.mergesort(
         keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS
     )

@@ -32,7 +32,7 @@ def sharded(x, counts):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_search(rng, devices, dtype):
-    """Needles have np.searchsorted's positions in the ranks of all keys."""
+    """Needles have the positions that np.searchsorted gives for the ranks of all keys."""
     call = mesh.by_vmap(
         lambda needles, haystack, count: [
             mgpu.search(needles, haystack, side, count=count, **KEYS) for side in ("left", "right")
@@ -102,7 +102,7 @@ def test_lookup_is_linear_in_the_values(rng):
 
 
 def keys_of(x):
-    """Returns this device's row."""
+    """Returns this device's row of an array that every device has."""
     return jax.numpy.asarray(x)[jax.lax.axis_index(mesh.AXIS)]
 
 

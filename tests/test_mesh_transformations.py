@@ -59,7 +59,7 @@ def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, r
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_own_axis_sharded(example, rng, devices, axis_type):
-    """An operation's own axis is gathered."""
+    """The own axis of an operation is gathered."""
     mesh = mesh_of(devices, axis_type)
     arguments = example.make(rng, np.float32)
     for given, function, spec in (
@@ -190,7 +190,7 @@ def test_functions_on_an_explicit_mesh(call, devices):
 
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
 def test_functions_of_nothing_under_shard_map(call, devices):
-    """Functions of empty operands give varying results, which varying cotangents fit."""
+    """Functions of empty operands give results that vary, so varying cotangents fit them."""
     mesh = mesh_of(devices, AxisType.Auto)
     spec = P(("x", "y"))
     heads = np.zeros(2, np.int32)
@@ -226,7 +226,7 @@ def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
 
 
 def test_gradients_of_gathered_intervals_under_shard_map(devices):
-    """Gradients branch on whether intervals overlap; in a batch, this is a selection."""
+    """Gradients branch on whether intervals overlap; in a batch, the branch becomes a selection."""
     mesh = mesh_of(devices, AxisType.Auto)
     x = np.arange(4 * 8, dtype=np.float32).reshape(4, 8)
     starts = np.array([[0, 1], [0, 4], [3, 3], [6, 0]], np.int32)

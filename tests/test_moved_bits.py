@@ -76,7 +76,7 @@ def test_few_keys_that_serve_an_outer_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_constant_rows_that_serve_a_batch_over_a_mesh(dtype):
-    """If XLA splits a call, operands without batch axes are repeated."""
+    """If XLA splits a call, all operands need the batch axes, so operands without them are repeated."""
     x = every_pattern(dtype)
     x = x[np.isnan(x.astype(np.float32))][:60]
     mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
@@ -129,7 +129,7 @@ def test_values_of_sets_and_columns_of_joins(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_keys_of_a_batch_along_another_axis(dtype):
-    """CPUs without instructions for bfloat16 would transpose such keys as float32."""
+    """On CPUs without instructions for bfloat16, XLA would transpose such keys as float32."""
     x = every_pattern(dtype)
     x = np.resize(x[np.isnan(x.astype(np.float32))], (17, 3))  # equal keys stay where they are
     same_bits(jax.jit(jax.vmap(mgpu.sort, in_axes=1))(x), x.T)

@@ -19,7 +19,7 @@ import jax_mgpu.ops
 from jax_mgpu._src import drop_in
 from tests import dropin
 
-# Each compiles at least two sorts.
+# Each of these calls compiles at least two sorts.
 FEW_CASES = {"intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_counts", "unique_values"}
 
 
@@ -193,7 +193,6 @@ TWO_ARRAYS = {"compress", "extract", "intersect1d", "isin", "searchsorted", "set
 
 @pytest.mark.parametrize("name", dropin.NUMPY)
 def test_lists_are_refused_or_taken_as_jax_does(name):
-    """Lists of arrays and of numbers, single numbers and other objects, as first and last argument."""
     x = jnp.asarray(INTEGERS[:300])
     others = [x] if name in TWO_ARRAYS else [SECOND[name]] if name in SECOND and name != "bincount" else []
     ours, theirs = dropin.pair(name)

@@ -30,7 +30,7 @@ DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {list
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 PACKED = f"mgpu::cuda::sorting::PackedProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
-# Template arguments by the declarations of parameters.
+# The arguments of a kernel's template, by the declarations of its parameters.
 ARGUMENTS = {
     "typename Index": "int32_t",
     "typename Operator": OPERATOR,
@@ -38,7 +38,7 @@ ARGUMENTS = {
     "typename Payload": "uint32_t",
     "typename Word": "uint32_t",
 }
-# Kernels that need other arguments, by header; move_words is compiled with each header's route.
+# Kernels whose templates need other arguments, by header; move_words is compiled with the route of each header.
 SPECIAL = {
     "ops/bulk/routes.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "ops/reduce_by_id/combine_by_id.cuh": [
@@ -226,7 +226,7 @@ def nvrtc() -> ctypes.CDLL:
 
 @functools.cache
 def known_architectures() -> list[int]:
-    """Returns those that NVRTC supports; sm_120 needs NVRTC 12.8."""
+    """Returns the architectures that NVRTC supports; sm_120 needs NVRTC 12.8."""
     count = ctypes.c_int()
     assert nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
     known = (ctypes.c_int * count.value)()
@@ -292,7 +292,7 @@ FUNCTIONS = {
 }
 
 
-# Types of items, and a reduction that maps them first.
+# Each case has the type of items, and a reduction that maps them first.
 MAPPED = {
     "squares": (np.float32, lambda x: jax_mgpu.reduce(x, map=lambda x: x * x)),
     "where the first is": (np.float16, lambda x: jax_mgpu.reduce(x, "argmin", map=lambda x, i: x * (i % 3))),
@@ -321,7 +321,7 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
 @pytest.mark.long
 def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers' functions with the kernels that ffi/ops/custom_operator/cuda.cu asks for."""
+    """NVRTC compiles the kernels that ffi/ops/custom_operator/cuda.cu asks for."""
     source = source_of(name, monkeypatch)
     for header, kernels in (
         ("ops/scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
@@ -356,7 +356,7 @@ def test_functions_of_rows_compile(name: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("names", test_emit.GROUPS, ids=lambda names: names[0])
 def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The groups of functions that tests/test_emit.py runs on a GPU."""
+    """NVRTC compiles the groups of functions that tests/test_emit.py runs on a GPU."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     items, apply = test_emit.group_of(names)
     pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2
@@ -391,7 +391,7 @@ ORDERS = {
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.long
 def test_orders_compile(name: str) -> None:
-    """Callers' orders with the kernels that ffi/ops/sort_by_function/cuda.cu asks for."""
+    """NVRTC compiles the kernels that ffi/ops/sort_by_function/cuda.cu asks for."""
     item, function, bits = ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
@@ -418,7 +418,7 @@ WIDE_ORDERS = {
 @pytest.mark.parametrize("name", WIDE_ORDERS)
 @pytest.mark.long
 def test_orders_of_wide_items_compile(name: str) -> None:
-    """Orders of items that stay in memory."""
+    """Wide items stay in memory."""
     item, function = WIDE_ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (

@@ -1,4 +1,4 @@
-"""scripts/plot_results.py: which saved rows and peers its picture shows."""
+"""Tests which saved rows and peers the picture of scripts/plot_results.py shows."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ CLASSES.remove(mgpu.Csr)  # its shape is a tuple of ints; tests/test_csr.py test
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_pickles_and_exported_programs_know_public_types(kind):
-    """Pickles and exported programs store types by their public names."""
+    """Pickles and exported programs store types by their public names, whichever modules define them."""
     names = tuple(typing.get_type_hints(kind))
     made = kind(*(np.arange(i, i + 3) * 0 for i in range(len(names))))
     for value in (kind, made):

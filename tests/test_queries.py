@@ -11,7 +11,7 @@ from benchmarks.queries import flights, run, tables
 from benchmarks.queries.columns import factorize
 from benchmarks.queries.tpch import QUERIES
 
-SCALE = 0.01  # 60,000 lines
+SCALE = 0.01  # a table of 60,000 lines
 QUICK = ["Q1", "Q3", "Q6", "Q12", "Q18"]
 
 

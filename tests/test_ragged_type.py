@@ -229,7 +229,7 @@ def test_rows_by_index(ragged, name):
         same_rows(jax.jit(lambda r: r[index])(ragged), expected)
     elif np.asarray(index).dtype != bool:
         traced = jax.jit(lambda r, i: r[i])(ragged, np.asarray(index, np.int32))
-        kept = np.concatenate([*expected, np.zeros(0, np.float32)])[:9]  # room for as many items as before
+        kept = np.concatenate([*expected, np.zeros(0, np.float32)])[:9]  # there is room for as many items as before
         same_bits(np.concatenate([*traced.to_rows(), np.zeros(0, np.float32)]), kept)
 
 
@@ -245,7 +245,7 @@ def test_one_row_and_iteration(ragged):
 
 
 def test_a_ragged_is_no_array(ragged):
-    """The errors tell what to do."""
+    """Each use as an array is an error that tells what to do."""
     for call in (
         np.asarray,
         jnp.asarray,

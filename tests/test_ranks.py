@@ -28,7 +28,7 @@ FEW_DTYPES = ["uint8", "int32", "bfloat16", "float64"]
 
 @pytest.fixture
 def selected_on_cuda(monkeypatch):
-    """Makes CUDA select also among few items and in long segments."""
+    """Makes CUDA select even among few items and in long segments, which it would otherwise sort."""
     monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_LONG_SEGMENTS", 0)
     monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
     monkeypatch.setattr(ranks, "CUDA_SORTED_SEGMENT", 2**40)
@@ -107,7 +107,7 @@ def test_top_k(rng, dtype):
 )
 def test_top_k_of_rows(rng, rows, n, dtype):
     x = data.random_keys(rng, dtype, rows, n)
-    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each beats the previous one, or none does
+    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each item beats the previous one, or none does
     counts = np.resize(np.array([n, n - 1, n // 5, 3, 0], np.int32), rows)
     for k, largest in ((1, True), (n // 50 + 2, False), (n // 4, True)):
         top = jax.vmap(lambda x, count, k=k, largest=largest: mgpu.top_k(x, k, largest=largest, count=count))
@@ -139,7 +139,7 @@ def top_k_sample(n, itemsize):
     """Returns the positions that CUDA's top_k samples: two vectors of 16 bytes per stretch."""
     pair = 32 // itemsize
     places = []
-    for sample in (512, 1024, 2048, 4096):  # depends on a block's threads, and on whether blocks share a row
+    for sample in (512, 1024, 2048, 4096):  # the sample depends on a block's threads, and on whether blocks share a row
         stretches = np.arange(sample // pair, dtype=np.uint64)
         stride = n // len(stretches)
         hashes = (stretches + 1) * np.uint64(0x9E3779B9) & np.uint64(2**32 - 1)
@@ -164,8 +164,8 @@ def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
             same_bits(best.indices, order.astype(np.int32))
 
 
-# On CUDA: one, two or three levels of blocks, many rows, the kernels' largest k, or a k for which it sorts. Among equal
-# items, positions decide: "ascending" has few values.
+# On CUDA, these cases have one, two or three levels of blocks, many rows, the largest k of the kernels, or a k for
+# which it sorts. Among equal items, positions decide: "ascending" has few values.
 @pytest.mark.parametrize("kind", long_but(["random", "ascending"], ["random", "ascending", "descending", "sampled"]))
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(
@@ -203,12 +203,12 @@ def test_top_k_of_no_items(n):
     same_bits(best.count, np.zeros(2, np.int32))
 
 
-# Around the limits of all shapes of CUDA's kernel for short rows, and one beyond.
+# Lengths are around the limits of all shapes of CUDA's kernel for short rows, and one is beyond.
 SHORT_ROWS = [0, 1, 2, *(edge + d for edge in (8, 32, 64, 256, 512, 1024, 2048) for d in (-1, 0, 1))]
 
 
 def short_rows(rng, dtype, rows, n):
-    """Returns random keys, corner values, few values, one value, sorted keys, and best items a warp apart."""
+    """Returns rows of random keys, corner values, few values, one value, sorted keys, and best items a warp apart."""
     place = np.arange(n)
     kinds = [
         data.random_keys(rng, dtype, n),
@@ -223,7 +223,7 @@ def short_rows(rng, dtype, rows, n):
     return np.array([kinds[row % len(kinds)].astype(jnp.dtype(dtype)) for row in range(rows)]).reshape(rows, n)
 
 
-# Each length needs its own programs, so there are two.
+# Each length needs its own programs, so few variants are run.
 @pytest.mark.parametrize(
     "dtype",
     long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),
@@ -245,7 +245,7 @@ def test_top_k_of_short_rows(rng, dtype):
 
 
 def test_a_sort_in_the_place_of_a_selection_agrees(rng):
-    """CUDA sorts where that is faster."""
+    """CUDA sorts instead of selecting where that is faster."""
     x = data.random_keys(rng, "float32", 3, 500)
     counts = np.array([[500], [44], [3]], np.int32)
     fallback = jax.jit(jax.vmap(lambda *operands: REGISTRY["top_k"].fallback(*operands, k=50, largest=1)))
@@ -392,7 +392,7 @@ CANDIDATE_EDGES = [edge + d for edge in data.tile_sizes("top_k_candidates") for 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "uint64"])
 def test_candidates_of_top_k(rng, dtype):
-    """A stable sort of k candidates begins with the first k items."""
+    """A stable sort of the candidates begins with the first k items."""
     candidates = REGISTRY["top_k_candidates"]
     for i, n in enumerate([1, 33, *CANDIDATE_EDGES]):
         x = rows_of_kind(rng, dtype, CANDIDATE_KINDS[i % 6], 2, n)
@@ -443,7 +443,7 @@ def kernels_on_cuda(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bfloat16"])
 def test_the_first_item_alone(rng, dtype):
-    """The reduction that replaces a selection of one item breaks ties alike; NaN is largest."""
+    """The reduction that replaces a selection of one item breaks ties alike; NaN is the largest item for both."""
     for rows, n in ((3, 2049), (2, 70_001)):
         x = rng.choice(data.special_keys(dtype), (rows, n))
         x[0] = data.random_keys(rng, dtype, n)
@@ -601,7 +601,7 @@ def test_quantiles_of_long_rows(rng, case):
 @pytest.mark.long
 @pytest.mark.parametrize("count", [None, 0, 3])
 def test_ranks_past_the_items_give_the_last_item(count):
-    """Cuts over a mesh axis ask for it; plain JAX runs them if they are few."""
+    """Cuts over a mesh axis ask for such ranks; plain JAX runs them if they are few."""
     x, ranks = jnp.array([5, 1, 4, 2], jnp.int32), jnp.array([0, 2, 3, 9, -1], jnp.int32)
     live = np.sort(np.asarray(x)[:count])
     given = jnp.array([] if count is None else [count], jnp.int32)
@@ -616,7 +616,6 @@ def test_ranks_past_the_items_give_the_last_item(count):
 
 
 def test_quantiles_of_a_batch(rng):
-    """Rows have their own ranks, or share them."""
     x, q = rng.normal(size=(5, 20_000)), rng.random((5, 2))
     expected = [np.quantile(row, at) for row, at in zip(x, q, strict=True)]
     np.testing.assert_allclose(jax.vmap(mgpu.quantile)(x, q), expected, rtol=1e-9)
@@ -624,7 +623,7 @@ def test_quantiles_of_a_batch(rng):
     np.testing.assert_allclose(shared, np.quantile(x[0], q), rtol=1e-9)
     few = jax.vmap(lambda at: mgpu.quantile(x[0], at))(q[:2, 0])
     np.testing.assert_allclose(few, np.quantile(x[0], q[:2, 0]), rtol=1e-9)
-    many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)  # more ranks than CUDA's kernels take
+    many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)  # CUDA's kernels do not take so many ranks
     np.testing.assert_allclose(many, np.quantile(x, q.reshape(-1), axis=1).T, rtol=1e-9)
     assert np.isnan(mgpu.quantile(np.append(x[0], np.nan), 0.5))
 
@@ -693,7 +692,7 @@ def test_old_names_warn_once(old, new):
 
 @pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
 def test_methods_of_quantiles(rng, method):
-    """NumPy's results, also for a rank halfway between two."""
+    """All methods give NumPy's results, also for a rank halfway between two."""
     q = np.array([0, 0.125, 0.25, 0.375, 0.5, 0.9, 1, np.nan])
     for n, dtype in ((1, "float32"), (5, "float32"), (9, "int16"), (12, "bfloat16"), (1000, "int32")):
         x = rng.integers(-50, 50, n).astype(jnp.dtype(dtype))
@@ -794,7 +793,7 @@ def test_quantiles_at_whole_ranks_are_items(dtype, real):
 
 
 def test_derivatives_of_quantiles_that_are_rounded():
-    """The items' derivatives sum to 1, also if rounding decides which two items share them."""
+    """The derivatives in the items sum to 1, also if rounding decides which two items share them."""
     x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)
     q = np.linspace(0, 1, 501, dtype=np.float32)
     shares = jax.jit(jax.jacrev(mgpu.quantile))(x, q)
@@ -832,7 +831,7 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Ids are uniform or all equal; CUDA supports the number of bins, or not."""
+    """Ids are uniform or all equal; there are as many bins as CUDA's kernels support, or more."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1

@@ -19,7 +19,7 @@ from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Around short rows, CUDA's chunks, the CPU's tiles, and the items and ends of a segmented tile.
+# Sizes are around short rows, CUDA's chunks and the CPU's tiles, and around the items and ends of a segmented tile.
 HEADS = 24
 SIZES = sorted(
     {0, 1, 2, 3, 31, 32, 33, 63, 255, 1000, 300_001}
@@ -99,7 +99,7 @@ def test_segments_of_every_kind(rng, op):
 @pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_long_segments(rng, op, dtype):
-    """A CUDA tile of 4,064 items and ends with at most eight ends works by rows of a warp."""
+    """CUDA reduces a tile of 4,064 items and ends by rows of a warp if it has at most eight ends."""
     n = 100_003
     x = items(rng, dtype, op, n)
     lengths = np.array([0, 1, 2, 127, 128, 129, 255, 256, 257, 511, 1000, 1023, 1024, 1025, 4063, 4064, 4065, 9000])
@@ -142,7 +142,7 @@ def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_short_segments(rng, op, dtype):
-    # The CPU takes 32 segments of up to 8 items at once if 8 items of the array follow each head.
+    # The CPU takes 32 segments of up to 8 items at once, if at least 8 items of the array follow each head.
     n, m = 3000, 640
     x = items(rng, dtype, op, n)
     for longest in (1, 8, 9, 12, 30):
@@ -277,7 +277,7 @@ def test_batches(rng, op, rows, n):
         same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
 
 
-# One to eight whole vectors per lane or thread, less than a vector, and others.
+# Rows have one to eight whole vectors per lane or thread, less than a vector, or no whole number of them.
 ROW_LENGTHS = [1, 2, 4, 7, 8, 16, 24, 48, 96, 100, 128, 144, 384, 496, 512, 528, 768, 1000, 1024, 1536, 2048, 4096]
 ROW_LENGTHS += [8192, 16_384]
 
@@ -296,7 +296,6 @@ ROW_LENGTHS += [8192, 16_384]
     ids=str,
 )
 def test_short_whole_rows(rng, op, dtype, n):
-    """Rows of whole vectors of 16 bytes, and others, in batches for one warp and for many."""
     for batch in (1, 2 * max(1, 4096 // n) + 1):
         x = items(rng, dtype, op, batch, n)
         whole = np.asarray(jax.jit(jax.vmap(lambda row: mgpu.reduce(row, op)))(x))
@@ -318,7 +317,7 @@ def test_small_batches_of_sums(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64"])
 def test_plain_sums_of_integers_wrap(rng, dtype):
-    """They are computed in a wider type if there is one."""
+    """Sums of integers are computed in a wider type if there is one, and then wrap."""
     limits = np.iinfo(dtype)
     x = rng.integers(limits.min, limits.max, 1000, dtype, endpoint=True)
     for x64 in (False, True) if x.itemsize < 8 else (True,):
@@ -345,7 +344,7 @@ def test_batches_of_columns(rng, op, dtype, n, columns):
 
 
 def test_columns_are_read_where_they_lie(rng):
-    """A transpose would take longer than the sums."""
+    """A transpose of a batch over the last axis would take longer than the sums."""
     x, heads = items(rng, "float32", "add", 500, 64), np.arange(0, 500, 9, np.int32)
 
     def text(axis):

@@ -41,7 +41,7 @@ CASES = [
 
 
 def rows(rng, dtype, op, *shape):
-    """Draws items with exact results, or of moderate size for means and logsumexp."""
+    """Draws items whose results are exact; for means and logsumexp, they have moderate sizes."""
     if dtype == "bool":
         return rng.random(shape) < 0.7
     if op in ROUNDED or op in STATISTICS:
@@ -155,7 +155,7 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
         same(mgpu.segmented_reduce(ones, [0], op)[0], expected)
         same(mgpu.reduce_by_id(ones, ids, 1, op)[0], expected)
         same(mgpu.scan(ones, op)[-1], expected)
-    # rounded once: the sum may exceed float16
+    # A mean is rounded once: its sum may exceed float16.
     same(mgpu.reduce(np.full((2_000, 2), 1_000, jnp.dtype(dtype)), "mean"), np.full(2, 1_000, jnp.dtype(dtype)))
 
 
@@ -217,7 +217,7 @@ def test_sums_and_products_of_bools_have_the_type_of_jnp(wide):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
 def test_means_of_equal_items_are_that_item(dtype):
-    """The sum times a reciprocal would miss these means."""
+    """For these numbers, the sum times the reciprocal of the number of items would miss the mean."""
     with jax.enable_x64(False):
         for n, value in ((41, 127), (49, 98), (107, 101)):
             x = np.full(n, value, jnp.dtype(dtype))
@@ -368,12 +368,12 @@ GAPS = [
     ([0, 9, 20], [5, 20, 31]),
     ([3, 3, 10, 10, 38], [7, 3, 10, 12, 60]),
     ([5], [5]),
-    ([0, 8], [2, 4]),  # the last is empty
+    ([0, 8], [2, 4]),  # the last segment is empty
 ]
 
 
 def test_a_batch_of_ends_over_an_explicit_mesh(rng):
-    """Problems share heads, but have their own ends."""
+    """The problems of the batch share heads; each has its own ends."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (2 * len(devices), 12)).astype(np.int32)
@@ -458,12 +458,12 @@ def test_sizes_by_id(rng, n, size, width):
 
 
 def combined_by_id(x, ids, size, op):
-    """Combines by NumPy's unordered updates; "argmin" finds the first minimum by a sort."""
+    """Combines each id's items by NumPy's unordered updates; "argmin" finds the first minimum by a sort."""
     inside = (ids >= 0) & (ids < size)
     if op == "argmin":
         result = np.full(size, -1, np.int32)
         places = np.flatnonzero(inside)
-        order = places[np.lexsort((places, x[places], ids[places]))][::-1]  # the first minimum is last
+        order = places[np.lexsort((places, x[places], ids[places]))][::-1]  # the first of the minima is last
         result[ids[order]] = order
         return result
     update, start = {
@@ -495,7 +495,7 @@ def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
 
 @pytest.mark.parametrize("op", ["max", "add"])
 def test_batches_by_id_where_order_does_not_matter(rng, op):
-    """Problems share rows, but have their own ids."""
+    """The problems share rows; each has its own ids."""
     x, ids = rng.integers(-9, 9, (6_000, 3)).astype(np.int32), rng.integers(-1, 2_001, (4, 6_000)).astype(np.int32)
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, 2_000, op)))(ids)
     limits = np.iinfo(np.int32)
@@ -525,7 +525,7 @@ def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
 
 
 def test_float_sums_by_id_of_special_items(rng):
-    """Ids with infinities and NaNs, ids without; tiny and huge items, zeros of either sign."""
+    """Some ids have infinities and NaNs; some items are tiny, huge, or zeros of either sign."""
     x = np.array([1, np.inf, np.inf, -np.inf, np.nan, 2, -np.inf, 2e-38, 3e-38, 3e38, 3e38, -0.0, -0.0, 5], np.float32)
     ids = np.array([0, 1, 1, 2, 3, 4, 1, 5, 5, 6, 6, 7, 7, 9], np.int32)
     with np.errstate(all="ignore"):
@@ -560,11 +560,11 @@ def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
     is_sorted = _reduce_by_id.prefers_xla((x, ids, count), attributes, "cuda", 1)
     assert is_sorted == (width > 1 << 30)
     states = library.workspace_bytes("reduce_by_id", (x, ids, count), (x,), attributes) // (4 * width)
-    assert (states > 1) == is_sorted  # one state per result, or one per part of the items
+    assert (states > 1) == is_sorted  # there is one state per result, or one per part of the items
 
 
 def test_ids_by_sorting_give_the_same(rng):
-    """Without room for all results, CUDA sorts by id: plain JAX around other kernels."""
+    """Without room for all results, CUDA sorts by id, in plain JAX around other kernels."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _by_sorting
 

@@ -21,7 +21,7 @@ LARGEST = np.nextafter(np.float32(1), np.float32(0))
 
 
 def chosen(u, weights, begin=0, end=None):
-    """Chooses by the definition, which is exact if the sums are."""
+    """Returns the choice by the definition, which is exact if the sums are."""
     weights = np.nan_to_num(np.maximum(np.asarray(weights, np.float64)[begin:end], 0))
     positive = np.flatnonzero(weights > 0)
     if not len(positive):
@@ -75,7 +75,7 @@ def test_nothing_to_choose():
 
 
 def test_special_weights():
-    """NaNs and negative weights count as 0; of infinite weights, the last item of positive weight is chosen."""
+    """NaNs and negative weights count as 0. If a weight is infinite, the last item of positive weight is chosen."""
     weights = np.array([np.nan, -np.inf, -1, 2, np.nan, 2, 0], np.float32)
     assert mgpu.weighted_choice(np.array([0, 0.49, 0.5, 1, 7, np.nan], np.float32), weights).tolist() == [
         3,
@@ -173,7 +173,7 @@ SETTINGS = [
     {"temperature": 1.6, "top_p": 0.83, "min_p": 0.4},
     {"temperature": 0.0, "top_k": 2, "top_p": 0.5},
 ]
-# Ties, logits that are far apart, infinities and NaNs.
+# Rows have ties, logits that are far apart, infinities and NaNs.
 ROWS = np.array([
     [0.3, 1.7, 1.1, -0.4, 0.9, 1.2, -2.0],
     [1.0, 2.0, 2.0, 0.5, 2.0, 0.5, 0.5],
@@ -215,7 +215,7 @@ def test_a_million_draws():
 
 
 def test_parameters_of_rows(rng):
-    """Each row has its own parameters; with equal ones, tokens equal a scalar's."""
+    """Each row has its own parameters; if all rows have the same ones, tokens equal a scalar's."""
     rows = rng.normal(size=(6, 5, 50)).astype(np.float32)
     t, k = np.array([0, 1, 0.5, 2, 1, 0.1] * 5).reshape(6, 5), rng.integers(1, 60, (6, 5))
     p, q = rng.random((6, 5)), rng.random((6, 5)) * 0.3
@@ -263,7 +263,7 @@ def test_narrow_logits_are_drawn_in_float32(rng, dtype):
 
 
 def expect_place(token, u, logits, temperature, top_p, min_p):
-    """Checks, up to rounding, that the token's part of the kept tokens' running weights contains the share u."""
+    """Checks, up to rounding, that the token's part of the running weights of kept tokens contains the share u."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     best = logits.max()

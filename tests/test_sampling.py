@@ -1,4 +1,4 @@
-"""A run without named tests takes a sample of each test's variants, any other run all of them."""
+"""A run that names no tests takes a sample of each test's variants; any other run takes all variants."""
 
 from __future__ import annotations
 

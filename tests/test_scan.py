@@ -18,9 +18,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
-# CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items by widths of item and state.
+# CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items that depends on the widths of item
+# and state.
 TILES = data.tile_sizes("scan")
-# More tiles of 16 KB than two levels of CUDA's look-back cover.
+# These are more tiles of 16 KB than two levels of CUDA's look-back cover.
 MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
@@ -114,7 +115,7 @@ def test_segments_of_every_kind(rng):
     }
     for kind in lengths.values():
         heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # one shape for all cases
-        heads = np.maximum.accumulate(heads)  # resize repeats heads out of order
+        heads = np.maximum.accumulate(heads)  # resize repeats heads, so some are out of order
         for form in FORMS:
             same(mgpu.segmented_scan(x, heads, **form), oracle.segmented_scan(x, heads, "add", **form))
 
@@ -167,7 +168,7 @@ def test_batches(rng, op, rows, n):
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 def test_batches_of_rows_of_every_length(rng, op, dtype):
-    """CUDA scans them with restarts, by a warp each, or by tiles of 16 KB; some have counts."""
+    """By their length, CUDA scans rows with restarts, by a warp each, or by tiles of 16 KB; some rows have counts."""
 
     @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
     def scan(x, counts, **form):
@@ -335,7 +336,8 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
 # ---- Initial items --------------------------------------------------------------------------------------------------
 
-# Long rows start from the initial item; other kernels combine it in a second pass.
+# The kernel of long rows starts from the initial item; after other kernels, a second pass combines it with their
+# results.
 INITIAL_SHAPES = [(0,), (1,), (5,), (1000,), (4097,), (300_001,), (3, 17), (5, 2048), (2, 40_000), (3, 33_333), (2, 0)]
 
 

@@ -27,7 +27,6 @@ def in_turn(x, combine, first, exclusive, reverse):
 
 @pytest.mark.parametrize("exclusive, reverse", FORMS)
 def test_scan_by_key(rng, exclusive, reverse):
-    """Runs of equal neighbours, NaNs included, in one column and in several."""
     x = rng.integers(-9, 9, 60).astype(np.int32)
     keys = np.repeat(rng.choice(np.array([np.nan, 0.0, -0.0, 1.0], np.float32), 20), 3)
     cuts = np.flatnonzero(np.diff(np.where(np.isnan(keys), 9, np.abs(keys)))) + 1
@@ -54,7 +53,6 @@ def test_scan_by_key_over_devices(rng):
 
 @pytest.mark.parametrize("exclusive, reverse", FORMS)
 def test_initial(rng, exclusive, reverse):
-    """Named operators and a function that does not commute, in segments with gaps and counts."""
     x, forms = rng.integers(1, 5, 40).astype(np.int32), {"exclusive": exclusive, "reverse": reverse}
     heads, ends = np.array([3, 20, 20], np.int32), np.array([9, 20, 37], np.int32)
 
@@ -114,7 +112,7 @@ def test_initial_of_trees_and_types(rng):
 
 
 def test_runs_of_at_least_so_many(rng):
-    """Runs of two or more are CUB's non-trivial runs; segments' ends and the count end runs."""
+    """Runs of at least two items are CUB's non-trivial runs; the ends of segments, and the count, end runs."""
     keys = np.repeat(rng.integers(0, 3, 40), rng.integers(1, 4, 40))
     n = len(keys)
     heads, count = np.sort(rng.integers(0, n, 6)).astype(np.int32), n - 5

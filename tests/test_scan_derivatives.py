@@ -78,7 +78,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
         rows = jacobian(x, op, heads, exclusive, reverse, live)
         if segmented:
             rows[N] = 0
-        # none is negative: cotangents that cancel would leave an infinite weight unused
+        # No cotangent is negative: an infinite weight whose cotangents cancel would count as unused.
         cotangents = np.vstack([np.eye(N + 1)[[0, 5, 7, N - 1, N]], rng.integers(0, 3, N + 1)])
         tangent = rng.integers(-2, 3, N)
         cotangent = cotangents[-1]

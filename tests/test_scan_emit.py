@@ -31,7 +31,7 @@ def scanned(x, combine, bounds, exclusive, reverse, identity):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("has_ends", [False, True])
 def test_functions_and_names(exclusive, reverse, has_ends):
-    """An operator of pairs that does not commute, and named operators of columns."""
+    """The scans use an operator of pairs that does not commute, and named operators of columns."""
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, N)).astype(np.float32)
     segments = {"heads": HEADS, **({"ends": ENDS} if has_ends else {})}
@@ -98,7 +98,7 @@ def test_random_keys_are_emitted():
 
 @pytest.mark.parametrize("op", ["add", "max", jnp.multiply])
 def test_derivatives(op):
-    """Past the count and in gaps, states are 0; their infinite logarithms do not matter."""
+    """Past the count and in gaps, states are 0; their infinite logarithms do not affect derivatives."""
     x = jnp.array(np.random.default_rng(3).random(N) + 0.5, jnp.float32)
 
     def emitted(x, scale):

@@ -19,7 +19,7 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The rows of a thread, and of a tile, which has slices of 128 bytes.
+# The numbers of rows of a thread and of a tile; a tile has slices of 128 bytes of its rows.
 TILES = data.tile_sizes("scan_rows")
 
 
@@ -113,7 +113,7 @@ def test_sums_have_the_same_bits_in_every_run(rng):
 
 @pytest.mark.parametrize("n, width", [(300, 7), (17, 4), (0, 3), (5, 64), (1500, 40)])
 def test_batches(rng, n, width):
-    """Problems have their own heads and counts, or share the heads."""
+    """Each problem of a batch has its own heads and counts, or all share the heads."""
     x = rng.integers(-9, 10, (3, n, width)).astype(np.int32)
     heads = np.stack([random_heads(rng, n, 6) for _ in x])
     counts = np.array([n, n // 2, 0], np.int32)
@@ -171,7 +171,6 @@ def test_columns_are_one_operation(rng):
 
 
 def test_the_operation_itself(rng):
-    """Problems have their own heads, or share them."""
     scan_rows = REGISTRY["scan_rows"]
     x, heads = rng.integers(0, 99, (2, 600, 9)), np.sort(rng.integers(0, 600, (2, 20)))
     for of in (heads, heads[0]):

@@ -22,7 +22,7 @@ HEADS = np.array([0, 3, 3, 5], np.int32)
 
 @pytest.fixture(autouse=True)
 def primitives(monkeypatch):
-    """Uses primitives even where these lower to plain JAX."""
+    """Makes callers' functions use their primitives, even where these lower to plain JAX."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
 
 
@@ -31,7 +31,7 @@ def affine(xp, a, b):
 
 
 def integrals(xp, a, b):
-    """Iterated integrals: the third part depends on the first, not the reverse."""
+    """Combines iterated integrals: the third part depends on the first one, not the other way round."""
     return a[0] + b[0], a[1] + b[1], a[2] + b[2] + a[0] * b[1]
 
 
@@ -109,13 +109,13 @@ def items(function, rng, shape=(N,)):
 
 
 def loss(results, weights):
-    """A loss whose first and second derivatives differ from item to item."""
+    """Uses results in a way whose first and second derivatives differ from item to item."""
     terms = [(w * y * (y + 2)).sum() for y, w in zip(results, weights, strict=True) if y.dtype != bool]
     return sum(terms[1:], terms[0])
 
 
 def gradient(function, x, h):
-    """Returns central differences."""
+    """Returns the derivatives of a function by central differences."""
     flat = np.concatenate([leaf.ravel() for leaf in x])
     ends = np.cumsum([leaf.size for leaf in x])[:-1]
 

@@ -73,7 +73,7 @@ def heads_of(rng, n, mean, size):
     return np.minimum(np.cumsum(rng.integers(0, 2 * mean + 1, size)), n + 3).astype(np.int32)
 
 
-# One, a few or many elements, which fill a sector of 32 bytes or not.
+# Rows have one, a few or many elements; their lengths divide a sector of 32 bytes or do not.
 WIDTHS = (None, 2, 3, 8, 9, 40)
 
 
@@ -113,7 +113,7 @@ def test_infinities_at_tile_edges(rng):
 
 
 def test_least_numbers_are_numbers():
-    """As in jax.nn.softmax, a segment of the least float is uniform, one of -inf is NaN."""
+    """As in jax.nn.softmax, a segment whose items are all the least float is uniform; one of -inf is NaN."""
     least = np.finfo(np.float32).min
     x = np.array([least, least, -np.inf, least, 0, -np.inf, -np.inf], np.float32)
     got = mgpu.segmented_softmax(np.stack([x] * 9, 1), [0, 2, 4, 5])
@@ -152,7 +152,7 @@ def test_a_number_in_place_of_floats_is_an_error():
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("log", [False, True])
 def test_gradients_of_rows(rng, width, log):
-    """Compared with the formula in float64, for segments of one to thousands of rows."""
+    """Gradients equal the formula in float64, for segments of one to thousands of rows."""
     n = 9000
     heads, count = heads_of(rng, n, 30, 200), np.int32(8500)
     x, cotangent = (rng.normal(size=(n, width) if width else n) for _ in range(2))

@@ -61,10 +61,10 @@ def test_heads_of_every_integer_type(rng, kind):
 def test_the_order_is_that_of_lax_sort(rng):
     for dtype in data.FLOAT_DTYPES:
         keys = data.random_keys(rng, dtype, 1000)
-        # XLA's CPU code flushes subnormals when it sorts, its GPU code does not: these keys have none.
+        # XLA's CPU code flushes subnormals when it sorts, and its GPU code does not, so these keys have none.
         with np.errstate(invalid="ignore"):  # signalling NaNs
             keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
-        # the order alone: without bfloat16 instructions, a CPU's sort may make signalling NaNs quiet
+        # Only the order is taken: without bfloat16 instructions, a CPU's sort may make signalling NaNs quiet.
         _, order = jax.lax.sort((jnp.asarray(keys), jnp.arange(1000)), num_keys=1, is_stable=True)
         same_bits(mgpu.segmented_sort(keys, np.zeros(0, np.int32)), keys[np.asarray(order)])
 
@@ -163,7 +163,7 @@ def test_batches_of_segments_with_gaps(rng):
 
 
 def test_no_segments_over_devices(rng):
-    """XLA of jaxlib 0.11 crashes if it folds away what an empty array under shard_map gives."""
+    """XLA of jaxlib 0.11 ends the process if it folds away everything computed from an empty array under shard_map."""
     keys, none = data.random_keys(rng, "int32", 2, 300), np.zeros((2, 0), np.uint16)
     sort = mesh.by_devices(lambda k, h, e: mgpu.segmented_sort(k, h, ends=e), 2)
     same_bits(sort(keys, none, none), keys)
@@ -200,7 +200,7 @@ def test_errors_of_ends(arguments, message):
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 def test_derivatives_through_keys_and_values(rng, descending):
     n = 200
-    keys = rng.permutation(n).astype(np.float64)  # far apart, so finite differences keep their order
+    keys = rng.permutation(n).astype(np.float64)  # the keys are far apart, so finite differences keep their order
     heads = random_heads(rng, n, 12)
     values = {"rows": rng.normal(size=(n, 2)), "vector": rng.normal(size=n), "integers": np.arange(n)}
 
@@ -325,7 +325,7 @@ def test_values_of_another_length(values, got):
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), form=st.sampled_from(["heads", "bool", "words"]))
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_broken_segments_stay_in_their_row(seed, form):
-    """Heads have any values; the batch's rows with valid heads are right."""
+    """Heads have any values in any order; the rows of the batch with valid heads are right."""
     rng = np.random.default_rng(seed)
     batch, n, m = 5, 2900, 40
     keys, heads, _, values = batched_cases(rng, batch, n, m, "int32")
@@ -386,7 +386,7 @@ def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
     """The lowering's formula gives the scratch memory of CUDA's handler."""
     n = 1 << 26
     keys = jax.ShapeDtypeStruct((n,), dtype)
-    # 2^15 narrow keys are sorted by digits, whose counts take room per segment.
+    # Segments of 2^15 narrow keys are sorted by digits; the counts of digits take room for each segment.
     many = {n // 4: 1.08 if dtype == "uint32" else 1.05}
     few = {n // 2**15 - 1: 1.08, n // 2**19 - 1: 1.05}
     cases = {**many, **few} if name.startswith("segmented") else {0: 1.05}

@@ -32,7 +32,7 @@ def edge_lengths(total):
 
 
 N = 2**18  # one shape for all mixtures
-M = 2**12  # heads, padding included
+M = 2**12  # the number of heads, padding included
 
 
 def lengths_to_heads(lengths):
@@ -112,7 +112,7 @@ def test_no_items_in_every_form():
             assert words.dtype == keys.dtype
 
 
-# These make merge paths run along an edge.
+# In arrays like these, merge paths run along an edge.
 @pytest.mark.parametrize("shape", ["sorted", "reversed", "constant", "organ pipe", "two values"])
 def test_shapes_of_data(rng, shape):
     ramp = np.arange(N, dtype=np.uint32)
@@ -146,7 +146,7 @@ def test_any_lengths(lengths, seed, count, descending, form):
 
 # ---- Long segments --------------------------------------------------------------------------------------------------
 
-# CUDA sorts segments by digits from these mean lengths on, so the tests below have few heads.
+# If segments have so many items on average, CUDA sorts them by digits; so the tests below have few heads.
 LONG_MEANS = {1: 2**14, 2: 2**14, 4: 2**15, 8: 2**19}  # keyed by the bytes of a key
 LONG_HEADS = 7
 
@@ -286,7 +286,7 @@ def test_broken_heads_of_long_segments_stay_in_their_row(rng):
 
 # ---- Long segments among short ones ---------------------------------------------------------------------------------
 
-# CUDA then sorts segments of LONG_MEANS items by digits, and merges others.
+# With so many items and heads, CUDA sorts segments of LONG_MEANS items or more by digits, and merges others.
 MIXED = 2**22 + 4321
 MIXED_HEADS = 2047
 
@@ -349,7 +349,7 @@ def test_values_of_long_segments_among_short_ones(rng, dtype, width):
 
 @pytest.mark.long
 def test_broken_heads_do_not_reach_the_long_segments_of_other_rows(rng):
-    """Where heads out of order make tiles' segments overlap, none of these is sorted by digits."""
+    """If heads are out of order, the segments of tiles overlap, and none of these is sorted by digits."""
     batch, n = 3, 2**21 + 77
     sort = jax.jit(jax.vmap(mgpu.segmented_sort_indices))
     for step in range(4):

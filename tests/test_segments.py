@@ -16,7 +16,7 @@ from jax_mgpu import Segments
 
 N, M = 13, 4
 
-# M segments of N items: consecutive, with empty ones, after other items, and with gaps.
+# Starts and ends of M segments of N items: consecutive, with empty ones, after other items, and with gaps.
 BOUNDS = {
     "full": ([0, 3, 4, 9], [3, 4, 9, 13]),
     "with empty ones": ([0, 0, 5, 5], [0, 5, 5, 7]),
@@ -59,7 +59,7 @@ def ranges_of(starts, ends):
     return Segments.from_ranges, (starts, ends), {}
 
 
-# By form: a function that returns the constructor and its arguments, and the bounds that it can express.
+# For each form: a function that returns the constructor and its arguments, and the bounds that it can express.
 FORMS = {
     "lengths": (lengths_of, ["full", "with empty ones", "empty"]),
     "offsets": (offsets_of, ["full", "with empty ones", "empty"]),
@@ -192,7 +192,7 @@ def softmax(x):
 
 
 def per_item(of_row, fill=0.0):
-    """Puts the results of `of_row` for each row's items at the items' places."""
+    """Returns a function that puts the results of `of_row` for each row's items at the items' places."""
 
     def expected(x, rows):
         out = np.full(N, fill, np.float64)
@@ -371,7 +371,7 @@ def test_items_in_no_segment_have_no_gradient(name):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_segments_past_the_last_item(name):
-    """Known segments raise in eager and traced calls, traced ones under `checks`."""
+    """If the host knows the segments, eager and traced calls raise; for traced segments, calls under `checks` raise."""
     call = CALLS[name][0]
     x, past = X[:10], made("ranges", "full")
     message = f"^{re.escape(name.split()[0])}: heads: expected Segments within 10 items, got segment 3 from 9 to 13"

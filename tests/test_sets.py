@@ -37,7 +37,7 @@ def filled(sources, size, *arrays, fill=0):
 
 
 def check(operation, a, b, *, counts=None, duplicates=True, values=True, size=None, fill=0):
-    """Values are positions, which show each key's source."""
+    """Checks one call; values are positions, which show the source of each key."""
     options = {"duplicates": duplicates, "fill_value": fill, **({} if size is None else {"size": size})}
     a_live, b_live = counts or (len(a), len(b))
     sources = oracle.set_sources(operation, a[:a_live], b[:b_live])
@@ -77,7 +77,7 @@ def test_every_key_type(rng, dtype, operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("keys", [2, 13, 256, 2**31])
 def test_duplicates_at_tile_edges(rng, keys, operation):
-    """One-sided duplicates are error-prone there, so every length near an edge is tested."""
+    """Duplicates on one side are error-prone at the edge of a tile, so every length near an edge is tested."""
     n = max(TILES) + 2
     a = np.sort(rng.integers(0, keys, n)).astype(np.uint32)
     b = np.sort(rng.integers(0, keys, 2 * n)).astype(np.uint32)
@@ -94,7 +94,7 @@ def test_one_key_on_both_sides(operation):
     a, b = np.full(20000, 7, np.int32), np.full(40000, 7, np.int32)
     for a_live, b_live in ((0, 0), (1, 40000), (20000, 1), (20000, 19999), (20000, 20000), (20000, 20001), (1, 1)):
         check(operation, a, b, counts=(a_live, b_live))
-    # pairs up to a tile's edge, copies on one side only, another key
+    # Pairs reach up to a tile's edge, then come copies on one side only, then another key.
     for longer in (a, b):
         short = np.concatenate([np.full(5887 // 2, 7), np.full(100, 9)]).astype(np.int32)
         check(operation, longer, short)

@@ -1,5 +1,5 @@
-"""Operations over 2^32 + 17 items, which overflow 32-bit counters. With JAX_MGPU_TEST_LARGE=1, they need a GPU of about
-140 GB and 100 GB of host memory. Otherwise, they run over few items.
+"""Operations over 2^32 + 17 items, which overflow 32-bit counters. With JAX_MGPU_TEST_LARGE=1, they run over that many,
+and need a GPU of about 140 GB and 100 GB of host memory. Otherwise, they run over few items.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# CUDA sorts so many by digits, and a CPU has several tiles.
+# CUDA sorts so many items by digits, and a CPU has several tiles.
 N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 
 @functools.cache
 def jitted(**attributes):
-    """Sorts keys alone, with values of 4 and of 8 bytes, and as indices."""
+    """Returns a function that sorts keys alone, with values of 4 and of 8 bytes, and as indices."""
 
     def sorts(keys, four, eight, count):
         sort = functools.partial(mgpu.sort, count=count, **attributes)
@@ -194,7 +194,7 @@ def test_rows_in_blocks(rng, n, dtype, bits):
 @pytest.mark.parametrize(("dtype", "bits"), [("uint16", None), ("bfloat16", None), ("int16", 8), ("uint16", 11)])
 @pytest.mark.parametrize("n", long_but([20737], [16385, 20736, 20737, 31105, 65536, 2**18 - 1]))
 def test_rows_of_two_byte_keys_by_several_blocks(rng, n, dtype, bits):
-    """Passes cover the digits in which a row's keys differ: none, one or both."""
+    """A row takes passes only for digits in which its keys differ: none, one or both."""
     batch = max(2**18 // n + 2, 9)
     keys = rng.integers(0, 2 ** (bits or 16), (batch, n)).astype(np.uint16)
     keys[0] &= 0xFF
@@ -276,7 +276,7 @@ def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
 
 
 def test_what_is_checked_of_many_items_is_checked_of_one():
-    """Calls on one item check counts that they do not need."""
+    """Calls on one item check their counts too, although they do not need them."""
     one = jnp.ones(1, jnp.int32)
     for call in (
         lambda: mgpu.sort(one, count=3),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 MANY = (1 << 17) + 3  # so many needles that CUDA makes a search tree
 
-# Items of both operands per CUDA block, by width of keys, and per CPU task.
+# Items of both operands that a CUDA block merges, by the width of keys, and that a CPU task merges.
 TILES = data.tile_sizes("sorted_search", "sorted_match")
 SIDES = ("left", "right")
 
@@ -92,7 +92,7 @@ def test_sizes_given_by_counts(rng, dtype):
         check(data.sorted_keys(rng, dtype, 3234, count=n_a), data.sorted_keys(rng, dtype, 5676, count=n_b), n_a, n_b)
 
 
-# With the first two sizes, each needle is searched separately.
+# For the first two sizes, each needle is searched separately.
 @pytest.mark.parametrize("sizes", [(1, 70000), (1000, 70000), (70000, 1), (0, 0), (0, 5), (5, 0), (1, 1)], ids=str)
 def test_sizes_given_by_shapes(rng, sizes):
     for dtype in ("uint16", "float64"):
@@ -116,7 +116,7 @@ def test_a_tile_and_one_less_and_one_more(rng, dtype):
             )
 
 
-# Runs of equal keys cross edges of tiles on either side or both.
+# Runs of equal keys cross the edges of tiles, on one side or on both.
 @pytest.mark.parametrize("keys", [1, 2, 13, 2**31])
 def test_keys_from_a_range(rng, keys):
     a, b = (np.sort(rng.integers(0, keys, LONG)).astype(np.uint32) for _ in range(2))
@@ -308,7 +308,7 @@ def test_segments_of_every_key_type(rng, dtype):
         check_in_segments(*needles_for(rng, haystack, 1500, 40), haystack, heads, **counts)
 
 
-# Around the needles of a thread, of a block, and of a CPU task.
+# Sizes are around the needles that a thread, a block, or a task on the CPU takes.
 @pytest.mark.parametrize("sizes", [(0, 5), (1, 0), (1, 1), (15, 90), (17, 300), (1025, 300), (4105, 7)], ids=str)
 def test_sizes_of_segmented_searches(rng, sizes):
     n, size = sizes
@@ -358,7 +358,7 @@ def test_ids_and_heads_of_every_integer_type(rng, kind):
     check_in_segments(needles, ids, haystack, np.minimum(heads, kind(120)).astype(np.int32))
 
 
-# 48, 64, 72 and 200 bits; ranks replace the last two.
+# Columns have 48, 64, 72 and 200 bits; ranks replace the last two.
 @pytest.mark.parametrize(
     "form",
     [
@@ -392,7 +392,7 @@ SEGMENTED = ("needles", "ids", "haystack", "heads", "ends", "needles_count", "ha
 def test_vmap_over_operands_of_a_segmented_search(rng, mapped):
     batch, n, size, m = 5, 33, 90, 8
     ends = np.sort(rng.integers(0, size + 1, (batch, 2 * m)).astype(np.int32))
-    haystack = np.stack([data.sorted_keys(rng, "float32", size) for _ in range(batch)])  # so all segments are sorted
+    haystack = np.stack([data.sorted_keys(rng, "float32", size) for _ in range(batch)])  # all segments are sorted
     everything = {
         "needles": data.random_keys(rng, "float32", batch, n),
         "ids": rng.integers(-1, m + 1, (batch, n)).astype(np.int32),
@@ -561,7 +561,7 @@ def expected_in_segments(needles, ids, haystack, heads, side):
     return np.where((ids >= 0) & (ids < len(heads)), found, -1)
 
 
-# Shared memory holds up to 2^15 keys of 32 bits; a node of the tree has eight.
+# Shared memory has room for up to 2^15 keys of 32 bits; a node of the tree has eight.
 @pytest.mark.parametrize("m", [0, 1, 31, 1000, 16_385, 32_777, 262_200], ids=str)
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_many_needles_of_every_key_type(rng, dtype, m):
@@ -621,7 +621,7 @@ def test_many_needles_in_segments_with_gaps_and_counts(rng):
     check_in_segments(needles, ids, haystack, heads, ends=ends, **counts)
 
 
-# Rows begin anywhere in a sector; a search tree fits shared memory or does not.
+# Rows begin anywhere in a sector; the search tree of a row fits shared memory, or has levels outside of it.
 @pytest.mark.parametrize("sizes", [(33_001, 41_003), (3000, 1001), (70_001, 7)], ids=str)
 @pytest.mark.parametrize("dtype", ["uint32", "float64", "int16", "uint8"])
 def test_rows_of_many_needles(rng, dtype, sizes):
@@ -660,7 +660,7 @@ def test_many_needles_with_positions_of_64_bits(rng):
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
 def test_needles_in_any_order_as_jnp_searchsorted(rng, dtype):
-    """XLA's CPU code flushes subnormals, so keys have none."""
+    """XLA's CPU code flushes subnormals, so the keys have none."""
     needles, haystack = (rng.integers(-20, 20, n).astype(dtype) for n in (300, 200))
     if dtype == "float32":
         needles[:6] = haystack[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan]
@@ -680,7 +680,7 @@ def test_needles_in_any_order_of_every_key_type(rng, dtype):
             same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
 
 
-# A CPU looks so many needles up in sorted order if the haystack is long too.
+# A CPU looks so many needles up in sorted order, if the haystack is long too.
 LONG_PAIRS = ((CPU_LONG, 1000), (CPU_LONG, CPU_LONG + 5))
 
 

@@ -70,7 +70,7 @@ def test_all_reductions_alike(rng, dtype, ddof):
 
 
 def test_variances_of_nearly_equal_items(rng):
-    """Near 1e6, float32 squares lose the differences, and means round by more."""
+    """Near 1e6, float32 squares lose all digits of the differences, and means round by more than items differ."""
     ids = rng.integers(0, 3, 5_000)
     for spread in (1e-3, 0.1, 10):
         x = rng.normal(1e6, spread, 5_000).astype(np.float32)
@@ -194,7 +194,7 @@ def test_derivatives(rng, op):
 
 
 def test_only_items_that_are_read_have_derivatives():
-    """Items past the count or in no segment have derivatives of 0; so has a deviation of 0."""
+    """Items past the count or in no segment have derivatives of 0, and so has a deviation of 0."""
     x = np.array([np.nan, 1, 2, 5, np.inf, np.nan], np.float32)
     for op in ("var", "std"):
         got = jax.grad(lambda x, op=op: mgpu.segmented_reduce(x, [1], op, count=4)[0])(x)

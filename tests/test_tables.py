@@ -143,7 +143,7 @@ def test_lookup(rng, form):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
-    """Close integers are found by their place; here all are close, or all but one."""
+    """Only integers that are close together are found by their place; here all are close, or all but one."""
     monkeypatch.setattr(tables, "CPU_MIN_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
@@ -168,7 +168,7 @@ def test_lookup_of_numbers(rng, dtype, monkeypatch):
 
 @form
 def test_many_lookups(rng, form):
-    """CUDA searches each of many keys unless the table has few gaps."""
+    """CUDA searches for each of many keys, unless the table has few gaps."""
     n, m = (1 << 17) + 1, 3000
     keys, table = few_keys(rng, form, n), few_keys(rng, form, m)
     ranks, table_ranks = ranks_of(keys, table)
@@ -347,7 +347,7 @@ def test_rank(rng, form):
 
 
 def shifted(x, heads, by, fill, count=None):
-    """Returns row i - by of a segment for row i, or the fill value."""
+    """Returns the expected shift: row i of a segment is its row i - by if that exists, and else the fill value."""
     out = np.full_like(x, fill)
     for begin, end in oracle.segment_bounds(len(x), heads, count):
         rows = x[begin:end]
@@ -383,7 +383,7 @@ def test_segmented_shift_over_tiles(rng, dtype, trailing):
 
 @pytest.mark.parametrize("n", [13, 9_000])
 def test_segmented_shift_of_batches(rng, n):
-    """Each operand, distance and fill value included, is given per row or shared."""
+    """Each operand, including the distance and the fill value, is given for each row or shared by the batch."""
     x = rng.normal(size=(3, n, 2)).astype(np.float32)
     heads = np.sort(rng.integers(0, n + 1, (3, 5)), axis=1).astype(np.int32)
     by, fill, count = np.array([1, -2, 0], np.int32), np.array([5, 6, 7], np.float32), np.array([n, n - 3, 0], np.int32)

@@ -44,7 +44,7 @@ def test_adding_scatters_are_found():
     assert not adding_scatters(lambda x: x.at[ZEROS].add(1), jnp.arange(4))
 
 
-# By a table of 4 rows; the first row's derivative is MANY.
+# These functions read a table of 4 rows; the derivative of the first row is MANY.
 REPEATED = {
     "lookup": lambda t: mgpu.lookup(ZEROS, jnp.arange(4), t),
     "lookup, default": lambda t: mgpu.lookup(ZEROS + 9, jnp.arange(4), t, default=t[0]),
@@ -120,7 +120,7 @@ def test_structures_and_shapes():
 
 
 def reference(x, indices, cotangent):
-    """Returns the float64 gradient: sums of cotangents of rows taken from each row of x."""
+    """Returns the gradient in float64: each row of x gets the sum of the cotangents of rows taken from it."""
     gradient = np.zeros(x.shape)
     inside = (indices >= 0) & (indices < len(x))
     np.add.at(gradient, indices[inside], np.asarray(cotangent, np.float64)[inside])
@@ -190,7 +190,7 @@ SHARED = {
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 @pytest.mark.parametrize("call", SHARED.values(), ids=SHARED)
 def test_a_batch_of_permutations_of_one_array(call):
-    """No problem moves a row twice, but the batch does."""
+    """No problem of the batch moves a row twice, but the batch as a whole does."""
     values = jnp.arange(3, dtype=jnp.bfloat16)
     gradient = jax.jit(jax.grad(lambda v: call(v).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(np.asarray(gradient(values), np.float32), [MANY] * 3)
@@ -211,7 +211,7 @@ def test_gradient_of_a_fill_value(call):
 
 
 def test_a_batch_of_indices_adds_into_one_table():
-    """It needs no table per problem, and no sum of tables in bfloat16."""
+    """The gradient is one table, without a table per problem or a sum of tables in bfloat16."""
     table, indices = jnp.zeros(3, jnp.bfloat16), jnp.zeros((1000, 1), int)
     total = jax.jit(jax.grad(lambda t: jax.vmap(mgpu.take, in_axes=(None, 0))(t, indices).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(total(table), jnp.array([1000, 0, 0], jnp.bfloat16))

@@ -38,19 +38,19 @@ from tests.transformed import (
     tangent_of,
 )
 
-BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # compiled for a caller's function
+BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # these are compiled for a caller's function
 
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
-    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # the join by buckets
+    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # so many rows take the join by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows would be transposed
     row, key = jax.ShapeDtypeStruct((1 << 17,), np.float32), jax.random.key(0)
     sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # CUDA sorts only candidates
     covered |= primitives(sorts, row, jax.ShapeDtypeStruct((0,), np.int32))
     covered |= primitives(lambda x: mgpu.sample_logits(key, x, top_p=0.9), row)
-    rows = jax.ShapeDtypeStruct((hash_groups.LEAST_ROWS,), np.int32)  # groups by tables
+    rows = jax.ShapeDtypeStruct((hash_groups.LEAST_ROWS,), np.int32)  # so many rows are grouped by tables
     covered |= primitives(lambda x: mgpu.group_by(x, x, "max", size=8), rows)
     unregistered = {"combine", "divide", "put", "spread", "take"}
     assert covered - BY_FUNCTION - unregistered == set(operation.REGISTRY)
@@ -179,7 +179,7 @@ def test_cuda_lowering(example, rng):
         with_kernels = by_functions | set(filter(None, map(operation_with_kernel, calls)))
         assert called >= with_kernels
         assert called == with_kernels or names - with_kernels  # the others may call kernels too
-        assert all("xui8>" in line.rsplit("->", 1)[1] for line in lines)  # scratch memory
+        assert all("xui8>" in line.rsplit("->", 1)[1] for line in lines)  # the last result is scratch memory
         assert "callback" not in text
 
 
@@ -245,12 +245,12 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
                 jax.eval_shape(gradient, *arguments)
                 jax.eval_shape(lambda *xs, f=gradient: jax.jvp(f, xs, tuple(map(tangent_of, xs))), *arguments)
         monkeypatch.setattr(operation.Operation, "run", plain_jax)
-        jax.eval_shape(functools.partial(example.call), *arguments)  # traced anew
+        jax.eval_shape(functools.partial(example.call), *arguments)  # the call is traced anew
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
 def test_strict_promotion_of_positions(x64, dtype):
-    """The library's positions are combined with the caller's and, under checks, with counts."""
+    """The library's own positions are combined with those of the caller and, under checks, with counts."""
     heads, count, x = jnp.array([2, 4], dtype), jnp.array(5, dtype), jnp.array([jnp.inf, 1, 2, 3, 4, 5])
 
     def product(x):
@@ -277,7 +277,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
 
 
 def explicit_results(example, rng, mapped):
-    """Returns a batch's shapes over one Explicit device: JAX 0.11 cannot join the parts of a batch."""
+    """Traces a batch over one Explicit device, and returns its shapes: JAX 0.11 cannot join the parts of a batch."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
         arguments = drop(batch_of(example, rng, 1), mapped)

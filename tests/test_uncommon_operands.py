@@ -19,7 +19,7 @@ X = np.array([3, 1, 2], np.int32)
 
 
 class Sum(NamedTuple):
-    """It allows no weak references."""
+    """A callable that allows no weak references."""
 
     factor: int = 1
 
@@ -79,7 +79,8 @@ def test_rank_promotion() -> None:
 
 def test_tolerances_from_zero_on() -> None:
     times = np.array([5, 10], np.int32), np.array([1, 5], np.int32)
-    np.testing.assert_array_equal(mgpu.asof_join(*times, tolerance=-1), [1, -1])  # counts as 0, not as 2^32 - 1
+    # The tolerance counts as 0, not as 2^32 - 1.
+    np.testing.assert_array_equal(mgpu.asof_join(*times, tolerance=-1), [1, -1])
     with mgpu.checks(), pytest.raises(jax.errors.JaxRuntimeError, match="tolerance: expected a number of at least 0"):
         jax.block_until_ready(mgpu.asof_join(*times, tolerance=-1))
 
@@ -110,7 +111,7 @@ def test_rows_of_lists_and_arrays() -> None:
 
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
-    """Runs a test with functions in plain JAX, and as primitives."""
+    """Runs a test twice: with functions in plain JAX, and as primitives."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 
@@ -146,7 +147,7 @@ def test_functions_of_the_same_values_and_other_derivatives() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_a_function_with_rules_is_one_function() -> None:
-    """However often it is traced, no program is compiled again."""
+    """However often such a function is traced, no program is compiled again."""
 
     def program():
         return jax.make_jaxpr(lambda x: mgpu.reduce(x, "add", map=lambda v: jax.nn.relu(v) + 7))(jnp.ones(3))
@@ -158,7 +159,7 @@ def test_a_function_with_rules_is_one_function() -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # functions with rules do so
 def test_functions_within_shard_map(devices) -> None:
-    """Within shard_map, functions also run outside of jit; all results vary."""
+    """Within shard_map, functions also run outside of jit; all results vary over the mesh."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = jnp.arange(2.0 * len(devices)) - 2
     for function in (lambda v: jax.nn.relu(v) * v, lambda v: jax.lax.stop_gradient(v) * v, lambda v: v * v):

@@ -25,7 +25,7 @@ AXIS_TYPES = [
 long = pytest.mark.long
 
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-# One example of each function is not `long`. Others find little, because other tests call their kernels.
+# One example of each function is not `long`. The others find little, because other tests call their kernels.
 every_function = pytest.mark.parametrize(
     "example", [pytest.param(e, id=name, marks=long if "," in name else ()) for name, e in EXAMPLES.items()]
 )
@@ -59,7 +59,7 @@ def batch_of(example, rng, size, real=np.float32):
 
 
 def one_by_one(function, arguments, mapped, size):
-    """Returns vmap's expected result: stacked single calls."""
+    """Returns the expected result of vmap: single calls for each problem, stacked."""
     function = jax.jit(function)
     return stack([function(*(x[b] if on else x for x, on in zip(arguments, mapped, strict=True))) for b in range(size)])
 

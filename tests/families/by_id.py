@@ -15,7 +15,7 @@ from tests.many_items import spots
 
 
 def ids_of(rng: np.random.Generator) -> np.ndarray:
-    """Draws ids from -1 to 7; with a size of 6, -1, 6 and 7 are no ids."""
+    """Draws ids from -1 to 7; for a size of 6, the ids -1, 6 and 7 are invalid."""
     return rng.integers(-1, 8, N).astype(np.int32)
 
 

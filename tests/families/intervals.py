@@ -206,7 +206,7 @@ def intervals(shape: Shape) -> Call:
     gathers, scatters = name in ("interval_gather", "interval_move"), name in ("interval_scatter", "interval_move")
     places = size + shape.choice((0, 7)) if scatters else size
     rows = {"interval_expand": m, "interval_scatter": size}.get(name, places + shape.choice((0, 0, 5)))
-    most = places if name == "interval_move" else size  # the total
+    most = places if name == "interval_move" else size  # an expansion gets this total if none is given
     fill = shape.choice((0, 0, 2))
     dtypes = [shape.index_dtype(largest) for largest in (most, rows, places)]
     shape.say(name, f"m={m}", f"fill={fill}")
@@ -264,7 +264,7 @@ def intervals(shape: Shape) -> Call:
 
 
 def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws lengths that add up to `end`, and consecutive places in any order."""
+    """Draws lengths that add up to `end`, and places for consecutive intervals in any order."""
     lengths = draw.lengths_of(rng, m, end)
     lengths[-1:] += end - lengths.sum()
     order = [np.arange(m), np.arange(m)[::-1], rng.permutation(m)][int(rng.integers(3))]

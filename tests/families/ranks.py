@@ -252,7 +252,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """Returns NumPy's quantiles; `q` is in hundredths, so ranks near a whole or a half are rounded to it."""
+    """Returns NumPy's quantiles; `q` is in hundredths, so a rank near a whole or a half is that number, rounded."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)

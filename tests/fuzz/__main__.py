@@ -20,8 +20,8 @@ from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
 REMEMBERED = 300  # JAX's caches would fill the memory, so they are cleared after so many programs
-HEARD_EVERY = 5  # seconds between a worker's messages, at most
-SHOWN = 2  # printed failures of each kind
+HEARD_EVERY = 5  # a worker sends a message at least every so many seconds
+SHOWN = 2  # the failures of each kind that are printed
 
 
 def arguments() -> argparse.Namespace:
@@ -62,7 +62,7 @@ def kind_of(failure: Failure, family: str) -> str:
 
 class Report:
     def __init__(self, tells: bool = False) -> None:
-        self.tells = tells  # whether this is a worker
+        self.tells = tells  # whether this process is a worker
         self.told = 0.0
         self.cases: collections.Counter[tuple[str, str]] = collections.Counter()
         self.programs: collections.Counter[str] = collections.Counter()
@@ -89,7 +89,7 @@ class Report:
             workers.tell(what="left", why=why)
 
     def failed(self, family: str, mode: str, kind: str, repeat: str, text: str) -> None:
-        """`repeat` is the command line that runs the case again."""
+        """Reports a failed case; `repeat` is the command line that runs it again."""
         if self.tells:
             workers.tell(what="failed", family=family, mode=mode, kind=kind, repeat=repeat, text=text)
             return

@@ -104,7 +104,7 @@ Broken = tuple[np.ndarray, int | None]  # an argument, and the first position at
 
 
 def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
-    """Draws keys with the first disorder at a known position, where the pair may be subnormal."""
+    """Draws keys whose first disorder is at a known position; the pair there may be subnormal."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
@@ -168,14 +168,15 @@ def preconditions(rng: np.random.Generator) -> Other:
 
     def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
         x = operands[argument]
-        # tests/test_checks.py breaks these keys; a matrix checks its own offsets.
+        # tests/test_checks.py breaks keys of several columns, and the segmented haystack of a search; a matrix checks
+        # its offsets.
         is_free = (name, argument) in ANY_VALUES or name in ("take", "sddmm")
         if is_free or isinstance(x, tuple) or (name == "segmented_search" and argument in KEYS):
             return None
         if argument in KEYS:
             count = "count" if name == "search" else f"{argument}_count"
             live = oracle.live_count(operands.get(count), len(x))
-            descending = "descending" in text and name != "sorted_search"  # whose keys always ascend
+            descending = "descending" in text and name != "sorted_search"  # the keys of this function always ascend
             return unsorted(rng, x, live, descending=descending, unique="duplicates=False" in text)
         if argument == "order" and name == "take_segments":
             return unknown(rng, x, len(operands["heads"]))

@@ -1,5 +1,6 @@
-"""Compares a program's results with the oracle's, leaf by leaf: an array must match bit for bit, the classes below
-allow more.
+"""Compares a program's results with the oracle's, leaf by leaf.
+
+An expected leaf is an array, which results must match bit for bit, or one of the classes below.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Near:
 
 @dataclasses.dataclass(frozen=True)
 class Equal:
-    """Equal values, except that NaNs and zeros may have other bits."""
+    """Equal values; any NaN stands for a NaN, and either zero for a zero."""
 
     expected: np.ndarray
 

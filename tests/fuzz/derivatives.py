@@ -18,7 +18,7 @@ from tests.fuzz.compare import Near, Zeros, values_of
 from tests.fuzz.draw import Call
 
 STEP = 0.25
-MOST = 48  # numbers to differentiate by, at most
+MOST = 48  # the most numbers to differentiate by
 
 
 def is_float(x: Any) -> bool:
@@ -45,7 +45,7 @@ class Jacobian:
         return [np.zeros(0) if isinstance(x, Zeros) else values_of(x).astype(np.float64) for x in leaves]
 
     def columns(self, kept: list[int]) -> list[list[list[np.ndarray]]]:
-        """Yields the kept results' derivatives in each number."""
+        """Returns, for each number of the operands, the derivatives of the kept results."""
         named = {n: self.operands[n] for n in self.names}
         leaves, structure = jax.tree.flatten(named)
         columns = []
@@ -126,7 +126,8 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
 
         def floats(named: dict[str, Any]) -> list[Any]:
             leaves = jax.tree.leaves(call.function(**named, **others))
-            return [vary_as(leaves[k], *jax.tree.leaves(direction)) for k in kept]  # those of other operands too
+            # The tangents of other operands vary too.
+            return [vary_as(leaves[k], *jax.tree.leaves(direction)) for k in kept]
 
         if kind == "forward":
             return jax.jvp(floats, (named,), (direction,))[1]

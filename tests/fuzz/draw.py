@@ -54,7 +54,7 @@ class Shape:
     def __init__(self, rng: np.random.Generator, *, derivative: bool = False, largest: int = LARGEST):
         self.rng = rng
         self.x64 = bool(rng.random() < 0.4)
-        self.plain = largest == LARGEST  # XLA cannot slice 4-bit arrays under some transformations
+        self.plain = largest == LARGEST  # under some transformations, XLA cannot slice 4-bit arrays
         self.derivative = derivative  # then floats are far apart, and few
         self.finite = derivative or bool(rng.random() < 0.3)
         self.largest = 10 if derivative else largest

@@ -39,8 +39,8 @@ def _elements(a: Any, b: Any) -> Any:
     return smaller[0] | (equal[0] & (smaller[1] | (equal[1] & smaller[2])))
 
 
-# Each comparator, and columns with its order, the most significant one first. Numbers are small integers, so that all
-# comparators are exact.
+# Each comparator, and columns that have its order, the most significant column first. Numbers are small integers, so
+# that all comparators are exact.
 ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] = {
     "one": (lambda a, b: a["k"] < b["k"], lambda x: [x["k"]]),
     "turned": (lambda a, b: ~(a["k"] <= b["k"]), lambda x: [-x["k"].astype(np.float64)]),

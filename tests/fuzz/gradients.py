@@ -23,7 +23,7 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Draws small integers, none negative: a sum of 0, times an infinite partial derivative, would be NaN."""
+    """Draws small integers, none negative: a sum of 0 times an infinite partial derivative would be NaN."""
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 
@@ -87,7 +87,7 @@ def ruled(shape: Shape) -> Call:
         del mixable
         x = rng.normal(size=n) * rng.choice([1, 20])
         if rng.random() < 0.5:
-            x = np.round(x)  # ties
+            x = np.round(x)  # makes ties
         if not shape.finite:
             special = rng.random(n) < rng.choice([0.1, 0.7])
             x = np.where(special, rng.choice([-np.inf, -np.inf, np.inf, np.nan, -0.0], n), x)

@@ -41,7 +41,7 @@ def plus(a: Any, b: Any) -> Any:
 
 
 class Traced:
-    """A value that is an operand of the call in jit."""
+    """A value that becomes an operand of the call within jit."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -204,8 +204,8 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
         # without values, these return keys and the count
         cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
-            cases.append((argument, None))  # one side without values
-            cases.append((argument, {"v": valid[argument]}))  # another structure
+            cases.append((argument, None))  # one side has no values
+            cases.append((argument, {"v": valid[argument]}))  # the structure differs
             cases.append((argument, valid[argument].astype(np.int32)))
             cases.append((argument, np.stack([valid[argument]] * 2, 1)))
         if argument == "fill_value" and name.startswith("set"):

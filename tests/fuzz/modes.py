@@ -200,7 +200,8 @@ Start = Callable[[dict[str, Any]], Any]
 def eager(call: Call, sample: Any) -> Start:
     """Runs without jit, in turn on NumPy arrays, JAX arrays and Python numbers."""
     del sample
-    inside = call.text.startswith(("scan", "while", "cond"))  # JAX's vmap fails there for a custom_jvp of NumPy arrays
+    # Within a loop or branch, JAX's vmap fails for a custom_jvp of NumPy arrays.
+    inside = call.text.startswith(("scan", "while", "cond"))
 
     def start(operands: dict[str, Any]) -> Any:
         given = {}
@@ -243,7 +244,7 @@ def donated(call: Call, sample: Any) -> Start:
 
 
 def twice(call: Call, sample: Any) -> Start:
-    """Runs twice, with the same bits."""
+    """Runs a call twice, which must give the same bits."""
     del sample
     program = jax.jit(over_dict(call))
 
@@ -258,7 +259,7 @@ def twice(call: Call, sample: Any) -> Start:
 
 
 def fits_checks(words: list[str]) -> bool:
-    """Whether checks can only report too many results, whose number the oracle knows."""
+    """Whether the only error that checks can report is too many results, whose number the oracle knows."""
     if {"shared", "short"} & set(words):
         return False
     return "derivative" not in words or not any(word.startswith("size=") for word in words)

@@ -106,7 +106,7 @@ def _last(a: Any, b: Any) -> Any:
     return b
 
 
-# Name: a function of two items, its identity, and the names of an item's leaves.
+# Each name has a function of two items, its identity, and the names of an item's leaves.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "plus": (lambda a, b: a + b, 0, ()),
     "maximum": (lambda a, b: jnp.where(a > b, a, b), None, ()),
@@ -191,9 +191,9 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
-    """Draws the dtype to which items are converted first, or none.
+    """Draws the dtype to which items are converted first, or None.
 
-    In a float type none of the values is subnormal, because XLA's threads may flush subnormals.
+    No item is subnormal in a float dtype, because XLA's threads may flush subnormals.
     """
     if isinstance(operator, Function):
         commutes = operator.name in ("plus", "maximum") and shape.flag(0.3)

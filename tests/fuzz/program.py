@@ -28,7 +28,7 @@ def mapped(shape: Shape) -> Call:
     return shape.choice((reductions, scans))(shape, item_map)
 
 
-# Those in `OTHERS` draw their own modes.
+# The calls of `OTHERS` draw their own modes.
 CALLS: dict[str, Callable[[Shape], Call]] = {
     **families.DRAWN,
     "rows": rows.rows,
@@ -46,13 +46,13 @@ OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
     "wide": wide.wide,
 }
 FAMILIES = (*CALLS, *OTHERS)
-WORK = 150_000  # items of all runs together, beyond a few runs
-AHEAD = 16  # runs started before the first is compared
+WORK = 150_000  # all runs of a program take at most so many items together, beyond a few runs
+AHEAD = 16  # so many runs are started before the first is compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """The draw is -1 while compiling."""
+    """A failure of a draw, which is -1 while compiling."""
 
     draw: int
     mode: str

@@ -18,7 +18,7 @@ from tests.fuzz.draw import Call, Shape
 class Vector:
     """An array of `n` items, the first `count` of which are live."""
 
-    at: int  # place in the pool; the count is next
+    at: int  # the place of the array in the pool; its count is next
     n: int
     dtype: str
     in_order: bool = False
@@ -123,7 +123,7 @@ def set_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def key_step(shape: Shape, v: Vector) -> Step:
-    """Returns the keys of runs, and their lengths' sums as offsets."""
+    """Returns the runs of equal neighbours: their keys, and the sums of their lengths as offsets."""
     size = int(shape.choice((v.n, max(v.n // 2, 1))))
 
     def run(pool: Pool) -> list[Any]:
@@ -145,7 +145,7 @@ def key_step(shape: Shape, v: Vector) -> Step:
 
 
 def expand_step(shape: Shape, v: Vector) -> Step:
-    """Repeats item i i % 3 times."""
+    """Repeats the item at position i as often as i % 3."""
     size = int(shape.choice((v.n, 2 * v.n)))
 
     def lengths(np_or_jnp: Any, pool: Pool) -> Any:

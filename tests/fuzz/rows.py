@@ -74,7 +74,7 @@ def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
 
 
 def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tuple[Any, list[np.ndarray]]:
-    """Returns the entries of each array, taken by index and weighted, and the entries that each segment keeps."""
+    """Returns the weighted entries of each array, taken by index, and the entries that each segment keeps."""
     if indices is not None:
         is_row = (indices >= 0) & (indices < len(x[0]))
         parts = [part[is_row[part]] for part in parts]
@@ -104,7 +104,8 @@ def rows(shape: Shape) -> Call:
     dtype = "float32" if shape.derivative else dtype
     m, gaps, index = shape.choice((0, 1, 3, 40)), shape.flag(0.4), shape.index_dtype(0)
     size = shape.choice((0, 1, 7, 60))
-    table = shape.choice((0, 1, 5, 300)) if name == "segmented_reduce" and shape.flag(0.4) else None  # taken by index
+    # The rows of this table are taken by index.
+    table = shape.choice((0, 1, 5, 300)) if name == "segmented_reduce" and shape.flag(0.4) else None
     has_weights = name == "segmented_reduce" and {first, second} <= {"add", "sum"} and shape.flag(0.5)
     count = shape.count(n)
     options = {} if has_weights or shape.derivative else _options(shape, {first, second}, dtype)

@@ -1,5 +1,6 @@
-"""Traces arrays of up to 2^31 items and more: the only allowed error asks for jax_enable_x64, and scratch memory has a
-size.
+"""Traces arrays of up to 2^31 items and more.
+
+The only allowed error asks for jax_enable_x64. The scratch memory of every kernel call must have a size.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def sizes(rng: np.random.Generator) -> Other:
                     jax.eval_shape(function, x, h, k)
                     size_scratch_memory(function, x, h, k)
             except ValueError as error:
-                # only without 64-bit types, and only with this operation's name
+                # This error may only come without 64-bit types, and names this operation.
                 own = name.split(",", maxsplit=1)[0]
                 operation = rf"({own}|derivative of (a sort|{own}))"
                 if x64 or not re.match(rf"{operation}: \w+( (and|or) \w+)?: expected .*jax_enable_x64", str(error)):

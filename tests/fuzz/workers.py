@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 SPOILT = 3  # exit status of a process that has lost its device and reported the failure
-LINE = "@fuzz "  # starts a worker's messages
+LINE = "@fuzz "  # a worker's messages start with this
 
 
 def tell(**facts: Any) -> None:
@@ -83,7 +83,7 @@ def end_silent(workers: dict[int, Worker], silence: float) -> None:
 
 
 def ended(worker: Worker, report: Any, end: float) -> bool:
-    """Returns whether the process was restarted, after the program that failed."""
+    """Handles the end of a process; returns whether it was restarted, after the program that failed."""
     code = worker.process.wait()
     if code == 0:
         return False

@@ -1,4 +1,4 @@
-"""Boxes in a batch of images that overlap, directly or through others, are one object.
+"""Boxes in an image are one object if they overlap, directly or through others; images form a batch.
 
 The result has the first box of each box's object, and each object's best box, mean score and number of boxes.
 """
@@ -25,14 +25,14 @@ def room_of(scores):
 
 
 def overlap(a, b):
-    """Returns the boxes' intersection over union."""
+    """Returns the intersection of boxes divided by their union."""
     sides = jnp.minimum(a[:, 2:], b[:, 2:]) - jnp.maximum(a[:, :2], b[:, :2])
     shared = jnp.prod(jnp.maximum(sides, 0), axis=1)
     return shared / (jnp.prod(a[:, 2:] - a[:, :2], axis=1) + jnp.prod(b[:, 2:] - b[:, :2], axis=1) - shared)
 
 
 def least_of_all(least, boxes):
-    """Returns the first box connected with each box, by minima over neighbours until nothing changes."""
+    """Returns the first box connected with each box: takes minima over neighbours until nothing changes."""
 
     def step(pair):
         nearest = least(pair[1])

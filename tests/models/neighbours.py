@@ -1,7 +1,7 @@
 """The nearest points within a radius of each point, by cells as wide as the radius; -1 if there are fewer.
 
 Points near a point are in 3 x 3 cells; the cells of a column have consecutive numbers. There is room for twice the
-number of pairs.
+number of pairs of a point and a point in a nearby cell.
 """
 
 import jax
@@ -16,7 +16,7 @@ NEAREST, PER_CELL = 4, 2
 def inputs(rng, n):
     n //= 16
     across = int((n / PER_CELL) ** 0.5) + 1
-    return rng.random((n, 2)).astype(np.float32) * across, jnp.zeros(across + 2)  # in units of the radius
+    return rng.random((n, 2)).astype(np.float32) * across, jnp.zeros(across + 2)  # the unit is the radius
 
 
 def room_of(points):

@@ -9,7 +9,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-REGIONS = 64  # there is room for so many regions
+REGIONS = 64  # so many regions have room
 
 
 def inputs(rng, n):

@@ -1,4 +1,4 @@
-"""Describes what a drawn problem runs in a line, and stores these lines in a file."""
+"""Describes in a line of text what a drawn problem runs, and stores these lines in a file."""
 
 from __future__ import annotations
 

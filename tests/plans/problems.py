@@ -23,8 +23,8 @@ INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 KEYS = [*INTEGERS, *FLOATS]
 ROWS = [*KEYS, "bool", "complex64", "complex128"]
-MOST_ITEMS = 1 << 31  # in an array
-MOST_NARROW = (1 << 31) - 1  # with 32-bit positions
+MOST_ITEMS = 1 << 31  # the most items of an array
+MOST_NARROW = (1 << 31) - 1  # the most items with 32-bit positions
 
 
 class Problem(NamedTuple):
