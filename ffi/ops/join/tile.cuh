@@ -70,10 +70,9 @@ class Tile {
     first_b_ = merged.a - plan.runs.b_place;
     first_a_ = diagonal - first_b_;
 
-    // The previous item in the merge, or an equal one, and its copies in B up to here.
     const int entering = static_cast<int>(minimum<int64_t>(plan.entering, kMaxEntering));
-    Word last = a[0];
-    int copies = 0;
+    Word last = a[0];  // not less than any of B's items so far
+    int copies = 0;    // of `last`, among these
     if (first_b_ > 0) {
       last = b[first_b_ - 1];
       const int first = partition_point_near_end(
@@ -121,7 +120,7 @@ class Tile {
     return {in_block.all};
   }
 
-  // Returns the rows of a tile that has very many, and sets the rows before the thread's.
+  // For a tile with very many rows: returns their number, and sets rows_before_.
   __device__ int64_t count_many_rows() {
     int64_t rows = 0;
 #pragma unroll

@@ -11,7 +11,7 @@
 
 namespace mgpu::cpu {
 
-// A constant width makes a copy one or two instructions. Other widths become 0.
+// A copy takes one or two instructions if the width is a constant. Other widths are passed as 0.
 template <typename Visit>
 void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   switch (row_bytes) {

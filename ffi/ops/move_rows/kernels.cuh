@@ -67,7 +67,7 @@ __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   if (base + static_cast<int>(threadIdx.x) < count) copy(base + threadIdx.x, std::false_type{});
 }
 
-// A constant kRowBytes makes an address two instructions; it is 0 for other widths.
+// An address takes two instructions if the width is a constant; kRowBytes is 0 for widths known at run time.
 template <int kRowBytes>
 __device__ int64_t width_of(const Rows& rows) {
   return kRowBytes > 0 ? kRowBytes : rows.row_bytes;

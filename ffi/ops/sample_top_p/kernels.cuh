@@ -214,7 +214,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   double end = sums.before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) ends[threadIdx.x * kEach + i] = end += own[i];
-  // Finds the first bin up to which the sum reaches `number` or, with `exceeds`, is more.
+  // Finds the first bin up to which the sum reaches `number` or, with `exceeds`, exceeds it.
   const auto find = [&](double number, bool exceeds) {
     int low = 0, high = kSampleBins - 1;
     while (low < high) {

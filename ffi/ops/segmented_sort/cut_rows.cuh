@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(128)
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
   }
-  // All lanes list the tiles of one segment after the other, because it may have all tiles of a row.
+  // All lanes together list the tiles of each segment in turn, because it may have all tiles of a row.
   for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
@@ -219,7 +219,7 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
 }
 
 // Copies the segments whose rounds start in the other buffer to that buffer. In the last phase, items in place are
-// decoded to keys. Usually there are none, so few blocks run this kernel.
+// decoded to keys. Usually there is nothing to copy or decode, so few blocks run this kernel.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)
     start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {

@@ -52,7 +52,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = kDigitShape<Word, Payload, kFew>;
   static constexpr int kTile = kShape.tile();
-  // Neighbouring lanes add to different copies of a counter, so that they rarely conflict on a bank, for any keys.
+  // Neighbouring lanes add to different copies of a counter, so that they rarely conflict on a bank, whatever the keys.
   static constexpr int kCounterCopies = 8;
   // Whether a key and its payload, of 4 bytes each, are one word of 8 bytes in the scratch memory: this takes half the
   // loads and stores.

@@ -157,7 +157,7 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
   const int run_items = runs.a_end - runs.a + runs.b_end - runs.b;
   const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), run_items), less);
   take_merged(codes, start, less, taken, from);
-  // The thread takes its outputs again from the begin of another merge on.
+  // From where another merge begins, the thread takes its outputs again.
   for (int other = merges.end(merge); other < begin + kItems; other = merges.end(merge)) {
     merge = merges.at(other);
     MergeHeads<Word> heads(codes, merges.runs(merge));

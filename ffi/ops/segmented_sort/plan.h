@@ -168,7 +168,7 @@ struct DigitSegment {
   int64_t first_tile;  // among all tiles
 };
 
-// One block scatters a tile in a pass.
+// The part of a segment that one block scatters in a pass.
 struct alignas(16) DigitTile {
   int64_t begin;     // the start of the segment
   int64_t position;  // the position of the segment in its row
