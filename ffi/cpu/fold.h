@@ -45,7 +45,7 @@ class Running {
   int64_t parts_;
 };
 
-// A shorter range is read as a window of this size, with the items past its end masked.
+// Shorter ranges are read as windows of this size, with the items past their ends masked.
 constexpr int kFew = 8;
 
 // Arithmetic states are selected by their bits, because compilers make branches of a conditional.

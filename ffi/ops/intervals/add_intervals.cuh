@@ -100,8 +100,8 @@ __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& t
 }
 
 // Finds, for each row of the tile, the number of intervals that contain it (the high half of its word) and the first of
-// them (the low half). The same halves count the begins and the ends marked at each row before that. shifts[i] is the
-// distance from an element of the tile to the element of x that interval i adds to it.
+// them (the low half). Before that, the low half counts the begins that are marked at the row, and the high half the
+// ends. shifts[i] is the distance from an element of the tile to the element of x that interval i adds to it.
 template <int kOwn, typename Position, typename Intervals>
 __device__ void find_intervals_of_rows(const Intervals& intervals, Range<int64_t> of, const AddTile& tile,
                                        int64_t width, uint32_t* words, Position* shifts, uint32_t* warp_sums) {

@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
 }
 
 // A route that gathers, scatters or does both. Distances from outputs to rows wrap. They are uint32_t if that
-// distinguishes valid rows from invalid ones, and starts have the same width. A width that a kernel learned at run time
-// would make it read outside of arrays (docs/notes/reliability.md).
+// distinguishes valid rows from invalid ones, and starts have the same width. With a width that it learned at run time,
+// a kernel read outside of arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;

@@ -6,7 +6,7 @@
 
 namespace mgpu {
 
-// If it is null, output i has row i.
+// If `at` is null, output i has row i.
 struct Starts {
   IndexVector at;
   int64_t stride = 0;
@@ -85,7 +85,7 @@ struct IntervalMoveOperands {
     return work.objects == 0 || (is_wide(gather) && is_wide(scatter));
   }
 
-  // Intervals are short, and the result is larger than a cache.
+  // Whether intervals are short, and the result is larger than a cache.
   bool has_order() const {
     constexpr int64_t kMinBytes = int64_t{1} << 25;
     constexpr int64_t kMaxBytesPerInterval = 4096;
@@ -96,7 +96,7 @@ struct IntervalMoveOperands {
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;
   }
 
-  // Each interval may then have one item.
+  // Whether there are as many intervals as items: then each may have one.
   bool has_as_many() const { return work.objects == work.size; }
 
   bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }

@@ -134,7 +134,7 @@ constexpr int unit_blocks() {
 #endif
 }
 
-// x has fewer than 2^31 rows.
+// A part of x, which has fewer than 2^31 rows.
 struct RowPart {
   uint32_t begin;
   uint32_t size;

@@ -36,7 +36,7 @@ MGPU_HOST_DEVICE bool OrderStatisticsOperands::takes_sample() const {
 }
 MGPU_HOST_DEVICE int64_t OrderStatisticsOperands::between_room() const { return takes_sample() ? length / 8 : 0; }
 
-// All of it but `between` is zeroed before the first kernel.
+// All arrays but `between` are zeroed before the first kernel.
 struct OrderStatisticsOperands::Scratch {
   uint64_t* prefixes;        // [rows, rank_count]: the known digits of each rank's item
   int64_t* before;           // [rows, rank_count]: how many items have smaller leading digits

@@ -41,7 +41,7 @@ struct SampleCandidate {
   uint32_t position;
 };
 
-// All of it but the candidates is zeroed before the first kernel.
+// All arrays but the candidates are zeroed before the first kernel.
 struct SampleTopPOperands::Scratch {
   SampleRow* state;             // [rows]
   unsigned long long* bins;     // [rows, kSampleBins]

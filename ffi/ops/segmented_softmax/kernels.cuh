@@ -1,6 +1,6 @@
-// After list_heads of scan, the first kernel finishes the segments that begin and end in a tile. For the two segments
-// that cross the tile's edges, it stores the maximum and the sum of each column. A second kernel joins these along each
-// segment, and a third one writes the rows of such segments, so that no tile waits for another.
+// After the kernel list_heads (ops/scan), the first kernel finishes the segments that begin and end in a tile. For the
+// two segments that cross the tile's edges, it stores the maximum and the sum of each column. A second kernel joins
+// these along each segment, and a third one writes the rows of such segments, so that no tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -219,7 +219,7 @@ struct Group {
     if (first > 0) slots[first] = opening;
     put(opening, running);
     running = map(running);
-    // ptxas would keep the predicates of the loop above, each by two instructions; it makes others from these bits.
+    // ptxas makes new predicates from these bits. It would keep those of the loop above, each by two instructions.
     const unsigned reversed = __brev(heads);
 #pragma unroll
     for (int i = kRows - 1; i >= 0; --i) {

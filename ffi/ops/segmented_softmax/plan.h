@@ -19,7 +19,7 @@ struct SoftmaxTiling {
   int thread_rows;
   bool is_staged;  // short rows go through shared memory, so that memory is read in whole sectors
   int lane_bits = 0;
-  int64_t slabs;  // the slabs that the columns are cut into
+  int64_t slabs;  // the parts that the columns are cut into
   int slab_columns;
   int tile_rows;
 
@@ -34,7 +34,7 @@ struct SoftmaxTiling {
     const int wanted = maximum(kSoftmaxThreads * thread_rows / kSoftmaxTileRows,
                                kSoftmaxSector / element_bytes * (is_aligned ? 1 : 2));
     while (lanes() < width && lanes() < wanted) ++lane_bits;
-    // A short array takes wider tiles instead of empty rows.
+    // For a short array, tiles become wider, so that few of their rows are empty.
     while (lanes() < width && lanes() < kSoftmaxMostLanes && kSoftmaxThreads / lanes() * thread_rows >= 2 * rows) {
       ++lane_bits;
     }
@@ -59,9 +59,9 @@ struct SoftmaxTiling {
 };
 
 // For each tile: the number of heads before it (where the start of each problem counts as one more head), its first and
-// last heads, and the maximum and the sum of each column over the tile's rows of the segments that are open at its
-// start (`opening`) and at its end (`open`). In the tile where a segment begins, join_parts replaces `open` by the
-// values of the whole segment.
+// last heads, and the maximum and the sum of each column over the tile's rows of the segments that cross its start
+// (`opening`) and its end (`open`). In the tile where a segment begins, join_parts replaces `open` by the values of the
+// whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

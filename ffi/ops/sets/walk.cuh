@@ -55,8 +55,8 @@ __device__ Split<int> balanced_cursor(const Word* keys, const MergeCursor& runs,
 }
 
 // Walks over `share` items, at most kItems, in the order of the balanced path, which takes A's copy of a pair and then
-// B's. `count` items exist. Returns a bitmap of the kept items. `open` says whether the previous item is A's copy of a
-// pair. note(i, in_b, heads) is called before each item is taken.
+// B's. Only the first `count` exist. Returns a bitmap of the kept items. `open` says whether the previous item is A's
+// copy of a pair. note(i, in_b, heads) is called before each item is taken.
 template <int kItems, typename Word, typename Less, typename Note>
 __device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share, SetRule rule, Less less, Note note) {
   struct {

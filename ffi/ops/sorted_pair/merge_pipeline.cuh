@@ -204,8 +204,8 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it exists: if tile.a > 0. Up to kItems
-// items of A and of B after the tile are always loaded.
+// With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it exists: if tile.a > 0. So are
+// kItems items of A and of B after the tile, with or without kNeighbours, as far as they exist.
 template <typename Order, int kItems, bool kNeighbours>
 struct MergePipeline {
   using Word = typename Order::Word;
