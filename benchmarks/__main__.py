@@ -19,7 +19,7 @@ CPU_SCALE = 2.0**-6
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Its `cases` are those that the options select."""
+    """Parses and checks the command line; `cases` are those that the options select."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Times cases against XLA, CUB, Thrust, NumPy and PyTorch, and compares results, except PyTorch's.",
@@ -53,8 +53,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--calls", type=int, default=40, metavar="N", help="calls in a chain of small calls (default 40)"
     )
-    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # for --processes
-    parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)  # the lock file, for --processes
+    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # --processes passes this
+    parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)  # --processes passes this lock file
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
     known = {case.family for case in (grid_cases() if options.grid else all_cases())}
@@ -94,7 +94,7 @@ def chosen(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list
 
 
 def main(arguments: list[str]) -> int:
-    """Returns 1 if something failed."""
+    """Runs what the command line requests; returns 1 if something failed."""
     options = parse(arguments)
     if options.list:
         print("\n".join(case.full_name for case in options.cases))

@@ -16,7 +16,7 @@ __all__ = ["CASES"]
 
 
 def _inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes x [n], a mask of kept items, the m dropped positions, m values, and where to insert these."""
+    """Makes x [n], a mask of kept items, the positions of the m dropped ones, m values, and where to insert these."""
     n = size_at(scale)
     keep = rng.random(n, np.float32) >= 1 / 3
     indices = np.flatnonzero(~keep).astype(np.int32)
@@ -42,9 +42,8 @@ CASES = [
             "CUB": _cub_select,
             "NumPy": HostPeer(lambda x, keep, indices, values, places: np.delete(x, indices)),
         },
-        bytes=lambda x, keep, indices, values, places: (
-            2 * array_bytes(x)
-        ),  # m items are not written, m indices are read
+        # m items are not written, and m indices are read.
+        bytes=lambda x, keep, indices, values, places: 2 * array_bytes(x),
         max_ms=0.20,
         target_ms=0.15,
     ),

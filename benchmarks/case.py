@@ -98,7 +98,7 @@ def equal(ours: Any, theirs: Any) -> bool:
 
 
 def agree_counted(ours: Any, theirs: Any) -> bool:
-    """Compares arrays up to the number in the last one."""
+    """Compares results up to the number of live items, which their last array holds."""
     *ours_arrays, count = jax.tree.leaves(ours)
     *theirs_arrays, their_count = jax.tree.leaves(theirs)
     live = int(count.reshape(()))

@@ -54,7 +54,7 @@ def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
 
 
 def _equal(ours: Any, theirs: Any) -> bool:
-    """A uint64 key of the peer equals our two columns."""
+    """Compares results exactly; a uint64 key of the peer equals our two columns."""
     words = []
     for x in jax.tree.leaves(theirs):
         is_key = x.dtype == jnp.uint64

@@ -17,7 +17,7 @@ __all__ = ["CASES"]
 
 ITEMS = 2**24
 WIDTH = 64
-MEAN = 50  # items per segment
+MEAN = 50  # mean number of items in a segment
 
 
 def _cases(
@@ -26,7 +26,7 @@ def _cases(
     ours: Callable[..., jax.Array],
     xla: Callable[..., jax.Array],
 ) -> list[Case]:
-    """Returns the forward pass, and the gradient of the sum of squares in the first argument."""
+    """Returns two cases: the forward pass, and the gradient of the sum of squares in the first argument."""
 
     def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         def loss(*arrays: Any) -> jax.Array:

@@ -28,7 +28,7 @@ from jax_mgpu._src.core import library
 __all__ = ["main"]
 
 ITEMS = 4096
-FIRST_CALL, FROM_DISK = 1.0, 0.1  # seconds, at most
+FIRST_CALL, FROM_DISK = 1.0, 0.1  # limits in seconds
 
 
 def _affine(a: Any, b: Any) -> Any:
@@ -43,7 +43,7 @@ def _later(a: Any, b: Any) -> Any:
     return jnp.where(jnp.isnan(b), a, b)
 
 
-# The first call loads NVRTC.
+# Calls take x (float32) and heads. The first one loads NVRTC.
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "the first of a process": lambda x, heads: mgpu.reduce(x, _later),
     "reduce of affine maps": lambda x, heads: mgpu.reduce((x, x), _affine),
@@ -58,7 +58,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def main(calls: int) -> int:
-    """Returns 1 if a time exceeds its limit."""
+    """Prints a line for each call; returns 1 if a time exceeds its limit."""
     with tempfile.TemporaryDirectory() as folder:
         first, second = (_in_a_process(folder, calls if again else 0) for again in (False, True))
     print(f"{first['device']}, {ITEMS} items; seconds of a first call, then microseconds of {calls} calls in a chain")

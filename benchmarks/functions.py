@@ -68,7 +68,7 @@ def _by_quotient(a: Any, b: Any) -> Any:
 
 
 def _xla_by_quotient(*keys: Any) -> Any:
-    """XLA's sort calls the comparator."""
+    """Sorts by XLA's own sort, which calls the comparator."""
     indices = plain_sort_indices(lambda p, q, _, r, s, __: p * s < r * q, keys, ABSENT, ABSENT, ABSENT)
     return tuple(key[indices] for key in keys)
 

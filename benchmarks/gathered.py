@@ -19,7 +19,7 @@ __all__ = ["CASES"]
 
 MEAN = 16  # mean number of entries in a segment
 
-# Log2 of the number of entries, columns, and (max_ms, target_ms) for float32 and bfloat16.
+# For each product: log2 of the number of entries, columns, and (max_ms, target_ms) for float32 and bfloat16.
 PRODUCTS: tuple[tuple[int, int, tuple[float, float], tuple[float, float]], ...] = (
     (25, 1, (0.30, 0.26), (0.30, 0.26)),
     (24, 1, (0.140, 0.130), (0.140, 0.130)),
@@ -64,7 +64,7 @@ def _bcsr_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
 
 
 def _torch_sums(torch: Any, x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
-    """PyTorch calls cuSPARSE."""
+    """Returns the sums by cuSPARSE, which PyTorch calls."""
     ends = torch.full((1,), indices.shape[0], dtype=heads.dtype, device=heads.device)
     matrix = torch.sparse_csr_tensor(torch.cat([heads, ends]), indices, weights, (heads.shape[0], x.shape[0]))
     return matrix @ x

@@ -1,4 +1,4 @@
-"""Makes most random inputs on the device: the host would take seconds for each."""
+"""Makes most random inputs on the device, because the host would take seconds for each."""
 
 from __future__ import annotations
 

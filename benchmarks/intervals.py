@@ -16,12 +16,12 @@ from benchmarks.inputs import Intervals, ragged_intervals, random_keys, size_at
 
 __all__ = ["CASES"]
 
-# Milliseconds (maximum, target) of an expand, a permuted gather and a permuted move, by mean length.
+# For each mean length, milliseconds (maximum, target) of an expand, a permuted gather and a permuted move.
 FIGURES = {
     5: {"expand": (0.16, 0.11), "gather": (0.44, 0.35), "move": (1.2, 0.6)},
     100: {"expand": (0.11, 0.08), "gather": (0.22, 0.16), "move": (0.30, 0.2)},
 }
-WIDE_ELEMENTS = 64  # 256 bytes per row of float32
+WIDE_ELEMENTS = 64  # elements of a float32 row of 256 bytes
 
 
 def _sources(runs: Intervals, starts: Any) -> Any:
@@ -205,7 +205,7 @@ def _windows(width: int, op: str, max_ms: float) -> Case:
     )
 
 
-# An H200 may take 2 (7 items) or 3 times (1000) as long as a scan of as many items.
+# An H200 may take 2 times (windows of 7) or 3 times (windows of 1000) as long as a scan of as many items.
 WINDOWS = [_windows(width, op, most) for width, most in ((7, 0.08), (1000, 0.12)) for op in ("add", "max")]
 
 CASES = [*_cases(5), *_cases(100), WIDE, *WINDOWS]

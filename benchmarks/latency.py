@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
     failed = False
     for case in options.cases:
         if not options.match and case.family in seen:
-            continue  # only the first case of each family
+            continue  # the first case of each family represents it
         seen.add(case.family)
         try:
             with jax.enable_x64(case.x64):

@@ -14,7 +14,7 @@ from benchmarks.inputs import Intervals, ragged_intervals
 
 __all__ = ["CASES"]
 
-# Mean number of work items per object; milliseconds (maximum, target).
+# For each mean number of work items per object: milliseconds (maximum, target).
 FIGURES = ((5, 0.14, 0.09), (100, 0.10, 0.075))
 
 

@@ -36,7 +36,7 @@ class Timing:
     shortest: float
     longest: float
     repeats: int
-    calls: int  # per repeat
+    calls: int  # in each repeat
 
     @property
     def spread(self) -> float:
@@ -106,7 +106,7 @@ def run_once(program: Program) -> float:
 
 
 def run_queued(program: Program, programs: int, *, waiting: bool = False) -> float:
-    """Returns milliseconds of several runs; waits for each run if `waiting`, else for the last."""
+    """Runs a program several times, and returns milliseconds; waits for each run if `waiting`, else for the last."""
     begin = time.perf_counter()
     for _ in range(programs):
         results = None  # frees memory for the next results

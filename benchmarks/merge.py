@@ -18,10 +18,10 @@ from benchmarks.inputs import FULL_SIZE, random_keys, size_at
 __all__ = ["CASES"]
 
 CUB_KEYS = ("uint32", "uint64", "float32")
-MILLISECONDS = {"keys uint32": (0.30, 0.27), "pairs uint32": (0.618, 0.55)}  # maximum, target
+MILLISECONDS = {"keys uint32": (0.30, 0.27), "pairs uint32": (0.618, 0.55)}  # milliseconds: maximum, target
 
 
-# Keys and positions, which cases share.
+# Makes keys, and their positions as values; cases share these arrays.
 @functools.cache
 def _inputs(dtype: str, n_a: int, n_b: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

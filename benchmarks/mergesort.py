@@ -15,10 +15,10 @@ from benchmarks.inputs import FULL_SIZE, random_keys, size_at
 __all__ = ["CASES"]
 
 CUB_KEYS = ("uint32", "uint64", "float32")
-MILLISECONDS = {"keys uint32": (2.90, 1.6), "pairs uint32": (4.5, 2.5)}  # maximum, target
+MILLISECONDS = {"keys uint32": (2.90, 1.6), "pairs uint32": (4.5, 2.5)}  # milliseconds: maximum, target
 
 
-# Keys and positions, which cases share.
+# Makes keys, and their positions as values; cases share these arrays.
 @functools.cache
 def _inputs(dtype: str, n: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -63,7 +63,7 @@ CUB = {
     "pairs": lambda name, keys, values: peers.cub(name)(keys, values),
     "indices": _cub_indices,
 }
-ITEM_BYTES = {  # read and written bytes per item, by the width of a key
+ITEM_BYTES = {  # The bytes that are read and written for an item, by the width of its key.
     "keys": lambda width: 2 * width,
     "pairs": lambda width: 2 * (width + 4),
     "indices": lambda width: 2 * width + 4,

@@ -107,7 +107,7 @@ def _align(a: jax.Array, b: jax.Array, **named: Any) -> tuple[jax.Array, ...]:
 
 
 def _counts(counts: tuple[jax.Array, ...], a: str = "a_count", b: str = "b_count") -> dict[str, Any]:
-    """Returns the arguments for arrays of `_align`, none on one device."""
+    """Returns the arguments for arrays that `_align` made; none on one device."""
     return {a: counts[0][0], b: counts[1][0], "aligned": True} if counts else {}
 
 
@@ -139,7 +139,7 @@ def _runs(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def _ids(id_count: int | None) -> Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]:
-    """Makes items, and ids below `id_count`, or below a thirtieth of the items if None."""
+    """Makes items, and ids below `id_count`; None means a thirtieth of the number of items."""
     return lambda rng, n: (*_integers(rng, n), rng.integers(0, id_count or n // 30, n, dtype=np.int32))
 
 
@@ -167,7 +167,7 @@ def _stable_pairs(keys: jax.Array, values: jax.Array) -> Any:
 
 SEGMENTS = _segments(300)
 
-# Cases with the same arrays are neighbours.
+# Cases with the same arrays follow each other, so that the arrays are made once.
 CASES_OVER_DEVICES = {
     "sort uint32": MeshCase(mgpu.sort, _keys, jax.lax.sort, target="3.0 ms"),
     "mergesort uint32": MeshCase(mgpu.mergesort, _keys),
@@ -247,7 +247,7 @@ def over_devices(
 
 
 def main(scale: float, repeats: int, match: list[str]) -> int:
-    """Returns 1 if results disagree, or if no case was selected."""
+    """Prints milliseconds on one device and on all; returns 1 if results disagree, or if no case was selected."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
     n = global_size(scale, len(devices))
@@ -279,7 +279,7 @@ def main(scale: float, repeats: int, match: list[str]) -> int:
 
 def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
     """Times a call in milliseconds; programs repeat calls that are too short for the host."""
-    # Collectives of CPU devices hang with more programs in flight than threads.
+    # Collectives of CPU devices hang if more programs are in flight than there are threads.
     waiting = jax.default_backend() == "cpu"
     once = time_program(program, repeats, waiting=waiting).median
     if waiting or once > SHORT_MS:
@@ -288,7 +288,7 @@ def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
 
 
 def _memory(program: Program) -> float:
-    """Returns a device's memory as a multiple of its operands."""
+    """Returns a device's memory for operands, results and temporaries, as a multiple of its operands."""
     plan = program.run.memory_analysis()  # type: ignore[attr-defined]
     needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
     return needed / plan.argument_size_in_bytes

@@ -1,6 +1,6 @@
 """`jax_mgpu.numpy` and `jax_mgpu.ops` against JAX: `python -m benchmarks --grid --families names`.
 
-A case fails if JAX is faster by more than 5%; it says so if our function calls JAX's.
+A case fails if JAX is faster by more than 5%; if our function calls JAX's, it says so instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUNDED = (
     "quantile",
     "segment_sum",
     "columns",
-)  # names that begin so agree within rounding
+)  # the results of functions whose names begin so agree within rounding
 
 
 class _Jax:
@@ -131,7 +131,7 @@ def _resample(names: Any) -> Callable[..., Any]:
 
 
 def _of_issues() -> Iterator[Row]:
-    """Yields calls that users of JAX reported as slow, by number of the issue."""
+    """Yields calls that users of JAX reported as slow, by the number of the issue."""
     yield "argsort int64 [2^24], jax#34912", _call("argsort"), _arrays((_below(1024, "int64"), (2**24,)))
     yield "sort float32 [4096, 512], jax#30296", _call("sort", axis=1), _arrays((_reals, (4096, 512)))
     for size in (1, 1024):

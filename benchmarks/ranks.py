@@ -20,7 +20,7 @@ __all__ = ["CASES"]
 
 def _rows(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """Makes rows, of this number and length from scale 1/64 on."""
+        """Makes a batch of rows: at scale 1/64 and above, of this number and length."""
         shape = (max(1, int(rows * min(1, scale * 64))), size_at(min(1, scale * 64), length))
         return (random_keys(rng, shape[0] * shape[1], "float32").reshape(shape),)
 
@@ -82,7 +82,7 @@ def _xla_top_p(u: Any, x: Any) -> Any:
 
 
 def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
-    """Draws among the most probable tokens, which make up 0.9."""
+    """Returns a case that draws tokens among the most probable ones that make up 0.9 together."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         own = max(1, int(rows * min(1, scale * 64)))
@@ -102,8 +102,9 @@ def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
 
 
 def _softmax_of_rows(width: int, distribution: str, mean: int) -> Case:
-    """Returns a case of 2^26 floats in rows of `width` (2^24 single floats for 0), and in segments of this mean length
-    (one for 0).
+    """Returns a case of 2^26 floats in rows, in segments of this mean length.
+
+    A `width` of 0 means 2^24 single floats, a `mean` of 0 one segment.
     """
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ __all__ = ["CASES"]
 FULL_SCAN = 2**27
 DTYPES = ("int32", "float32", "bfloat16")
 
-# Mean length, and milliseconds (maximum, target).
+# For each mean length: milliseconds (maximum, target).
 SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
     (4, 0.25, 0.12),
     (30, None, None),
@@ -44,7 +44,7 @@ def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
 
 
 def tolerance(dtype: str) -> Callable[[Any, Any], bool] | None:
-    """Allows rounding; returns None if sums must be equal."""
+    """Returns a comparison that allows the rounding of sums; None if sums must be equal."""
     return {"int32": None, "float32": agree_within(1e-3), "bfloat16": agree_within(3e-2)}[dtype]
 
 
@@ -129,7 +129,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """CUB writes only the runs, ours n / `shortening` slots."""
+    """Returns a reduction by key; CUB writes only the runs, ours n / `shortening` slots."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -147,9 +147,9 @@ def _by_key_case(shortening: int) -> Case:
     )
 
 
-# Milliseconds (maximum, target) for rows in the order of their segments, and shuffled.
+# For each type of rows: milliseconds (maximum, target) in the order of their segments, and shuffled.
 ROW_FIGURES = {"bfloat16": ((0.085, 0.072), (0.25, 0.15)), "float32": ((0.15, 0.145), (0.32, 0.22))}
-# Elements of a row, and log2 of the number of segments, for 2^27 float32: times should agree within a third.
+# Elements of a row, and log2 of the number of segments, for 2^27 float32; their times should agree within a third.
 ROW_SHAPES = ((1, 20), (3, 10), (8, 0), (8, 20), (64, 10), (512, 0), (512, 16), (8192, 0), (8192, 12))
 
 
@@ -248,7 +248,7 @@ def _by_id_of_items_case(
 
 
 def _boosting_case() -> Case:
-    """Boosted trees add rows by bin, for each of 28 features."""
+    """Returns the case of sums of boosted trees: rows are added by their bin, for each of 28 features."""
     bins, features = 2048, 28
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -271,7 +271,7 @@ def _boosting_case() -> Case:
     )
 
 
-# Of float32: log2 of the number of items, width, ids; milliseconds (maximum, target).
+# For float32: log2 of the number of items, width, ids; milliseconds (maximum, target).
 MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "uniform", 0.076, 0.07),
     (25, 1, 5_000, "skewed", 0.076, 0.07),

@@ -19,8 +19,8 @@ from benchmarks.runner import Outcome, Result, Runner
 
 __all__ = ["describe_run", "merge_files", "save", "saved_names", "table"]
 
-CLOSE = 1.02  # our time counts as equally fast up to so many times a peer's
-SLOWER = 1.05  # limit of our time relative to the peer that our function replaces
+CLOSE = 1.02  # our time counts as equally fast up to this multiple of a peer's
+SLOWER = 1.05  # our function may take up to this multiple of the time of the peer that it replaces
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]
 
 
 def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Rewrites benchmarks.json, so that a run that is cut short keeps its rows."""
+    """Rewrites benchmarks.json, so that a run that is cut short keeps the rows of finished cases."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "benchmarks.json.part"
     unfinished.write_text(json.dumps({"run": run, "rows": list(rows)}, indent=1))

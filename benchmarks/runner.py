@@ -24,15 +24,15 @@ from benchmarks.peers import NotBuilt
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
 CACHE_BYTES = 120 << 20  # more than twice the 50 MB of an H200's L2 cache
-MAX_SETS = 8  # in a program of short calls
-ROUNDS = 16  # in a program of short calls
-TINY_MS = 0.02  # shorter calls come four times as many in a program
+MAX_SETS = 8  # the most sets of inputs in a program of short calls
+ROUNDS = 16  # rounds of a program of short calls
+TINY_MS = 0.02  # if a call takes less, a program makes four times as many calls
 JUDGED_DEVICE = "NVIDIA H200"  # the cases' max_ms are for this device
-KEPT_BYTES = 2 << 30  # of earlier cases' inputs
-# After a quick run, our side and peers below this multiple of our quick time are timed at full length.
+KEPT_BYTES = 2 << 30  # the inputs of earlier cases that are kept take at most so many bytes
+# After a quick run, our side and peers whose time is below this multiple of ours are timed at full length.
 QUICK_RATIO = 1.1
-# If samples on a GPU spread more than DISTURBED, the timing is repeated up to AGAIN times. That was a fifth of 615
-# cases with 18 processes.
+# If samples on a GPU spread more than DISTURBED, the timing is repeated up to AGAIN times. This happened in a fifth of
+# 615 cases that 18 processes measured.
 DISTURBED = 0.2
 AGAIN = 2
 
@@ -55,7 +55,7 @@ class Pace:
     def rounds(self, call_ms: float) -> int:
         """Returns one, or at least four rounds of short calls.
 
-        XLA inlines a loop of one iteration, so two rounds measured half of the times of 16.
+        XLA inlines a loop of one iteration, so two rounds took half of the time of 16 per call.
         """
         if self.program_ms is None:
             return ROUNDS
@@ -72,7 +72,7 @@ class Outcome:
     """A timing of one side, or why there is none."""
 
     timing: Timing | None = None
-    note: str | None = None  # not built, only for other devices, or the same function
+    note: str | None = None  # why the side was skipped: not built, only for other devices, or the same function
     error: str | None = None
     agrees: bool | None = None
 
@@ -164,7 +164,7 @@ class Runner:
         return 2 * array_bytes(x) / self._timing(program).median
 
     def inputs(self, case: Case, seed: int) -> tuple[Any, ...]:
-        """Keeps the latest inputs, because cases share them."""
+        """Returns inputs on the device; keeps the latest ones, because cases share them."""
         key = (case.inputs, case.x64, seed)
         if key not in self._inputs:
             while len(self._inputs) >= 2 * MAX_SETS or array_bytes(list(self._inputs.values())) > KEPT_BYTES:
@@ -293,7 +293,7 @@ class Runner:
     def _host_peers(
         self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome], inputs: Any, ours: Program
     ) -> None:
-        """They take NumPy arrays on a CPU."""
+        """Runs the peers on NumPy arrays, if the device is the CPU."""
         for name, peer in peers.items():
             if not isinstance(peer, HostPeer):
                 continue
@@ -307,7 +307,7 @@ class Runner:
                 outcomes[name].timing = self._timing(program)
 
     def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
-        """On a GPU only; short calls that do not wait run in a CUDA graph."""
+        """Times the peers on PyTorch's arrays, on a GPU only; short calls that do not wait run in a CUDA graph."""
         for name, peer in peers.items():
             if not isinstance(peer, TorchPeer):
                 continue
@@ -328,7 +328,7 @@ class Runner:
 
         @dataclasses.dataclass
         class Waiting:
-            """jax.block_until_ready synchronizes PyTorch."""
+            """Results for which jax.block_until_ready waits by synchronizing PyTorch."""
 
             results: Any
 
@@ -353,7 +353,7 @@ class Runner:
 
 
 def _signed(x: jax.Array) -> jax.Array:
-    """PyTorch has unsigned 8-bit integers."""
+    """Reinterprets unsigned integers as signed ones, except those of 8 bits, which PyTorch has unsigned."""
     if not jnp.issubdtype(x.dtype, jnp.unsignedinteger) or x.dtype.itemsize == 1:
         return x
     return jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")

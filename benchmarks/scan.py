@@ -76,7 +76,7 @@ def _segmented_case(mean: int, distribution: str) -> Case:
 
 
 def _rows_case(width: int, op: Any, max_ms: float) -> Case:
-    """Scans 2^26 floats along columns, as a whole or in segments of mean length 50."""
+    """Returns a case of 2^26 floats in rows, scanned along columns: as a whole, or in segments of mean length 50."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, 2**26 // width)

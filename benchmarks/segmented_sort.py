@@ -1,4 +1,4 @@
-"""Segments of mean length 4 to 1,000,000, of uniform and of heavy-tailed lengths."""
+"""Segmented sorts of segments of mean length 4 to 1,000,000, of uniform and of heavy-tailed lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from benchmarks.inputs import ragged_heads, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
-# Mean length: max_ms of keys and of pairs (the best peer's time), for uniform and Pareto lengths; target_ms of keys.
+# For each mean length: max_ms of keys and of pairs (the best peer's time), each for uniform and Pareto lengths; then
+# target_ms of keys.
 FIGURES = (
     (4, (0.68, 1.1), (1.21, 1.88), 0.4),
     (30, (0.84, 1.2), (1.38, 2.17), 0.5),
@@ -29,7 +30,7 @@ FIGURES = (
 DISTRIBUTIONS = ("uniform", "pareto")
 
 
-# Keys, heads, the heads followed by n, each item's segment, and values, which cases share.
+# Makes keys, heads, the heads followed by n, each item's segment, and values; cases share these arrays.
 @functools.cache
 def _inputs(mean: int, distribution: str) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -20,13 +20,13 @@ def _half(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _rows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes rows, and a mask of about 30%."""
+    """Makes rows, and a mask that keeps about 30% of them."""
     n = size_at(scale, 2**19)
     return random_keys(rng, 64 * n, "float32").reshape(n, 64), jax.random.bernoulli(random_key(rng), 0.3, (n,))
 
 
 def _few_values(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes at most 100,000 distinct keys."""
+    """Makes random keys of at most 100,000 distinct values."""
     n = size_at(scale, 2**24)
     return (jax.random.randint(random_key(rng), (n,), 0, min(100_000, n)),)
 

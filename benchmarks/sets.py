@@ -28,10 +28,10 @@ MILLISECONDS = {
 OPERATIONS = ("intersection", "union", "difference", "symmetric_difference")
 TAKES_B = ("union", "symmetric_difference")
 FEW = 13
-UNIQUE = 2 / 3  # share of the integers up to the largest key
+UNIQUE = 2 / 3  # unique keys are this share of the integers up to the largest key
 
 
-# Sorted keys and positions; about half of A's spread keys have an equal key on the other side.
+# Makes sorted keys and their positions; about half of A's spread keys have an equal key on the other side.
 @functools.cache
 def _inputs(keys: str, ratio: float) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ def _with_count(operation: str, keys: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, size: int, fill_value: Any) -> Any:
-    """Sorts; JAX's own function compares all pairs at these sizes."""
+    """Does by a sort what `jnp.setdiff1d` does; JAX's own function compares all pairs at these sizes."""
     return a.at[jnp.nonzero(~jnp.isin(a, b, method="sort"), size=size, fill_value=a.size)].get(
         mode="fill", fill_value=fill_value
     )

@@ -32,12 +32,12 @@ ROWS = (8, 32, 128, 512, 2048, 8192)
 DTYPES = ("uint8", "int16", "bfloat16", "uint32", "float32", "int64", "float64")
 DISTRIBUTIONS = ("uniform", "one item", "empty between", "alternating", "Zipf", "one giant", "all empty but one")
 ORDERS = ("random", "sorted", "reversed", "constant", "few values", "nearly sorted")
-SLOWEST = 3.0  # limit relative to the operation's best rate
-NOISE = 1.02  # ratio of two timings of one program
-CALLS = 8  # per program; four times as many below TINY_MS
-SAMPLES = 3  # per timing
-AGAIN = 2  # measurements if XLA seems faster
-MIN_MS = 0.012  # launches and the host take this long
+SLOWEST = 3.0  # a shape may take this multiple of the time at the operation's best rate
+NOISE = 1.02  # two timings of one program may differ by this ratio
+CALLS = 8  # calls in a program; four times as many if a call takes less than TINY_MS
+SAMPLES = 3  # samples in a timing
+AGAIN = 2  # both sides are timed again so often if XLA seems faster
+MIN_MS = 0.012  # no call is shorter: launches and the host take this long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Shape:
 
     Args:
       shape: the row length, type or distribution.
-      same_rate: whether bytes should take as long as in other shapes.
+      same_rate: whether the operation should process its bytes as fast as in its other shapes.
     """
 
     operation: str
@@ -204,7 +204,7 @@ SORTS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "mergesort": (mgpu.mergesort, None),
     "locality_sort": (mgpu.locality_sort, None),
 }
-# The number of rounds decides their time, not only bytes.
+# The time of a sort depends on the number of its rounds, not only on its bytes.
 SORTING = ("mergesort", "locality_sort", "segmented_sort")
 
 
@@ -242,7 +242,7 @@ class Measured:
     bytes: int
     ours: float
     xla: float | None
-    is_xla: bool = False  # our program has XLA's kernels alone
+    is_xla: bool = False  # whether our program has only XLA's kernels
 
     @property
     def is_behind(self) -> bool:
@@ -277,7 +277,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     """Times shapes that share inputs: compiles in parallel, then runs one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # Each set leaves the cache before its next use, even if a call reads only its smallest array.
+        # So many sets of inputs leave the cache before their next use, even if a call reads only the smallest array.
         min_bytes = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
         distinct = min(4 * CALLS, -(-CACHE_BYTES // max(min_bytes, 1)))
         drawn = min(distinct, CALLS)
@@ -295,13 +295,13 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
         ]
         return [(ours.result(), xla.result() if xla else None) for ours, xla in submitted]
 
-    # Compilation slows the host, for which short programs wait, so it comes first.
+    # All programs are compiled before any is timed, because compilation slows the host, for which short programs wait.
     measured = []
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])
         measured.append(Measured(shape, moved, *_min_medians(ours, xla), not ours.has_kernels))
-    # In 8 tiny calls, the host shows: a sum of 4 MB of bytes took 0.0087 ms, of 16 MB of floats 0.0085 ms (H200). So
-    # they are timed again in longer programs.
+    # In a program of 8 tiny calls, the host's work shows: a sum of 4 MB of bytes took 0.0087 ms, longer than one of 16
+    # MB of floats, 0.0085 ms (H200). So tiny calls are timed again in longer programs.
     tiny = [i for i, m in enumerate(measured) if min(m.ours, m.xla or m.ours) < TINY_MS]
     for i, (ours, xla) in zip(tiny, compile_all([some[i] for i in tiny], 4 * CALLS), strict=True):
         ours_ms, xla_ms = _min_medians(ours, xla)

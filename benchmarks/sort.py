@@ -1,7 +1,7 @@
 """Sort and argsort over forms, types, sizes, rows of a batch, and orders of the input.
 
-In `CASES`, at most one axis besides form and type varies; they also have rows of other lengths. `GRID` has all, except
-rows of one item, which no side sorts.
+In `CASES`, at most one axis besides form and type varies; they also have rows of other lengths. `GRID` has all
+combinations, except rows of one item, for which no side has a kernel.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["CASES", "GRID"]
 
 FORMS = ("keys", "pairs", "indices")
 DTYPES = (
-    *("uint32", "float32", "uint64", "uint8"),  # others have all sizes only in GRID
+    *("uint32", "float32", "uint64", "uint8"),  # only these have all sizes in CASES
     *("uint16", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64"),
 )
 EXPONENTS = (26, 10, 14, 18, 20, 22, 24, 28)
 ROWS = (0, 6, 10, 16, 20)  # log2 of the number of rows
 ORDERS = ("random", "sorted", "few values", "nearly sorted")
-# Forms and types of short rows, in all LENGTHS and two sizes.
+# Forms and types of short rows, which are combined with all LENGTHS, in two sizes.
 SHORT_ROWS = (
     ("keys", "uint8"),
     ("keys", "float32"),
@@ -39,7 +39,7 @@ SHORT_ROWS = (
     ("indices", "float64"),
 )
 LENGTHS = (4, 64, 128, 200, 256, 512)
-# Rows that a block sorts by digits or merges.
+# Forms and types, and lengths, of rows that one block sorts by digits or merges.
 BLOCK_ROWS = (("keys", "uint8"), ("keys", "uint16"), ("indices", "int8"), ("indices", "bfloat16"), ("pairs", "float16"))
 BLOCK_LENGTHS = (600, 1024, 2048, 4096, 8192, 16384)
 

@@ -76,7 +76,7 @@ def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any
 
 
 def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """A step of the loop is a step of all binary searches."""
+    """Searches for all needles at once; a step of the loop is a step of all binary searches."""
     n = haystack.size
 
     def step(_: Any, bounds: Any) -> Any:

@@ -84,7 +84,7 @@ def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
 
 
 def add_run(rows: Sequence[Row], run: dict[str, Any], commit: str = "", usual: Collection[str] = ()) -> list[Row]:
-    """Returns the rows with a raw run; cases not among `usual` are of the suite "grid"."""
+    """Returns the rows, updated by a raw run; cases that are not among `usual` belong to the suite "grid"."""
     if run["run"]["scale"] != 1:
         raise ValueError(f"summary: run: expected scale 1, got {run['run']['scale']}")
     known = {(row.suite, row.row): row for row in rows}
@@ -113,7 +113,7 @@ def _measured(record: dict[str, Any], facts: tuple[str, str, str, str], usual: C
 
 
 def file_of(device: str) -> str:
-    """Returns a device's file: h200.csv, geforce-rtx-4090.csv."""
+    """Returns the name of a device's file, such as h200.csv or geforce-rtx-4090.csv."""
     short = re.sub(r"^nvidia | \d+gb.*$", "", device.lower())
     return re.sub(r"[^a-z0-9]+", "-", short).strip("-") + ".csv"
 

@@ -1,6 +1,6 @@
 """Runs thousands of cases in processes that compile side by side and take turns on the device.
 
-Short cases mostly take compilation.
+Cases of short calls mostly wait for compilation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Turns", "command_of", "part_of", "run_parts", "visible_gpus"]
 
 
 class Turns:
-    """A lock file for the device, which its process may acquire again."""
+    """A lock file for the device; the process that holds it may acquire it again."""
 
     def __init__(self, path: pathlib.Path):
         self._file = path.open("w")
@@ -43,7 +43,7 @@ class Turns:
 
 
 def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
-    """Cases that share inputs are in one part."""
+    """Returns one part of the cases; cases that share their inputs are in the same part."""
     groups = collections.defaultdict(list)
     for case in cases:
         groups[case.inputs].append(case)

@@ -26,7 +26,7 @@ COUNT = Spec((), np.int32)
 
 
 class NotBuilt(RuntimeError):
-    """The library of peers, or its GPU, is missing."""
+    """The library of peers, or the GPU that it needs, is missing."""
 
 
 def cub(name: str) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def _like(x: Any, size: int | None = None) -> jax.ShapeDtypeStruct:
 
 def _sort(name: str, without_values: int = 1) -> Callable[..., Any]:
     def sort(keys: Any, *others: Any) -> Any:
-        """Sorts keys or (keys, values); between them are the heads of segments, followed by n."""
+        """Sorts keys, or (keys, values); heads of segments, followed by n, come between keys and values."""
         is_of_keys = 1 + len(others) == without_values
         return _call(name, _like(keys) if is_of_keys else (_like(keys), _like(others[-1])), keys, *others)
 

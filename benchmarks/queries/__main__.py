@@ -33,7 +33,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def min_ms(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, float]:
-    """Returns each function's shortest milliseconds; they take turns after an untimed call."""
+    """Calls functions in turns, after an untimed call of each; returns the shortest milliseconds of each."""
     for call in runs.values():
         call()
     samples: dict[str, list[float]] = {name: [] for name in runs}
@@ -72,7 +72,7 @@ def matching(queries: dict[str, Any], options: argparse.Namespace) -> dict[str, 
 def compare(
     options: argparse.Namespace, queries: dict[str, Any], frames: Any, words: Any, database: Any = None
 ) -> None:
-    """DuckDB takes part if there is a database."""
+    """Checks the rows of each query, and prints its times; DuckDB takes part if there is a database."""
     columns = run.arrays(frames)
     for name, query in queries.items():
         program = run.compiled(query.query, words)

@@ -42,6 +42,6 @@ class Answer(NamedTuple):
 def ordered(
     columns: dict[str, Any], by: tuple[str, ...], descending: tuple[bool, ...], count: Any, size: int | None = None
 ) -> Answer:
-    """SQL's ORDER BY and LIMIT."""
+    """Returns the first `size` rows in the order of the columns in `by`, as SQL's ORDER BY and LIMIT do."""
     order = mgpu.argsort(tuple(columns[name] for name in by), descending=descending, count=count)[:size]
     return Answer({name: x[order] for name, x in columns.items()}, jnp.minimum(count, order.shape[0]))

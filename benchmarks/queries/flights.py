@@ -18,7 +18,7 @@ from benchmarks.queries.columns import Answer, factorize, ordered
 __all__ = ["QUERIES", "load"]
 
 HOUR = ["month", "day", "hour", "origin"]
-OLDEST = 25  # years
+OLDEST = 25  # age in years
 STEP, MOST = 10, 120  # minutes: the width of a bin of delays, and where the last one begins
 FLIGHTS = [*HOUR, "dep_time", "dep_delay", "arr_delay", "carrier", "tailnum", "dest", "distance"]
 

@@ -30,7 +30,7 @@ def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.
 
 
 def compiled(query: Callable[..., Answer], words: Any) -> Callable[[dict[str, jax.Array]], Answer]:
-    """Columns that the query does not read are not part of the program."""
+    """Returns a jitted program of the columns; columns that the query does not read are not part of it."""
     return jax.jit(lambda columns: query(types.SimpleNamespace(**columns), words))
 
 
@@ -41,7 +41,7 @@ def rows(answer: Answer) -> dict[str, np.ndarray]:
 
 
 def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np.ndarray]) -> None:
-    """Compares with a frame, which has words for codes, or with a number."""
+    """Compares rows with those of a frame, which has words where the rows have codes, or with a number."""
     if not hasattr(expected, "columns"):
         (column,) = found.values()
         np.testing.assert_allclose(column, [float(expected)], rtol=1e-9)

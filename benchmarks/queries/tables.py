@@ -18,7 +18,7 @@ from benchmarks.queries.columns import factorize
 
 __all__ = ["Words", "connect", "generate", "load"]
 
-# Columns of numbers (decimals become float64, others int32), strings and dates, by table.
+# For each table: the columns of numbers (decimals become float64, others int32), of strings, and of dates.
 NUMBERS = {
     "region": "r_regionkey",
     "nation": "n_nationkey n_regionkey",
@@ -39,7 +39,7 @@ STRINGS = {
     "lineitem": "l_returnflag l_linestatus l_shipinstruct l_shipmode",
 }
 DATES = {"orders": "o_orderdate", "lineitem": "l_shipdate l_commitdate l_receiptdate"}
-# The searched column and the regular expression for each column of bools.
+# For each column of bools: the column of strings that is searched, and the regular expression.
 PATTERNS = {
     "part": {
         "p_is_brass": ("p_type", "BRASS$"),

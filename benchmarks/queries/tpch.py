@@ -520,7 +520,7 @@ GROUP BY l_shipmode ORDER BY l_shipmode
         return Answer({"l_shipmode": modes, "high_line_count": high, "low_line_count": low}, groups)
 
 
-MAX_ORDERS = 256  # numbers of orders of a customer
+MAX_ORDERS = 256  # there is room for so many different numbers of orders
 
 
 class Q13:
@@ -852,7 +852,7 @@ GROUP BY s_name ORDER BY numwait DESC, s_name LIMIT 100
         saudi = mgpu.lookup(t.s_nationkey, t.n_nationkey, t.n_name == words.code("n_name", "SAUDI ARABIA"))
         lines = mgpu.sorted_search(t.o_orderkey, t.l_orderkey)  # where the lines of each order begin: both are sorted
         late = t.l_receiptdate > t.l_commitdate
-        # one supplier is late if the smallest and the largest late one are the same
+        # Only one supplier is late if the smallest and the largest late one are the same.
         limits = jnp.iinfo(t.l_suppkey.dtype)
         first = mgpu.segmented_reduce(jnp.where(late, t.l_suppkey, limits.max), lines, "min")
         last = mgpu.segmented_reduce(jnp.where(late, t.l_suppkey, limits.min), lines, "max")
