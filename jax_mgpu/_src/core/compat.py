@@ -189,7 +189,7 @@ def is_symbolic(x: object) -> bool:
 
 
 def known_size(size: Any) -> Any:
-    """Returns a size; raises JAX's error if `jax.export` does not know it."""
+    """Returns a size; raises JAX's error if `jax.export` does not know it. Other values stay as they are."""
     return int(size) if _core.is_symbolic_dim(size) else size
 
 

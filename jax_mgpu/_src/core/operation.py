@@ -85,7 +85,7 @@ class Operation:
       results: the names of the results, in the handlers' order. Attributes may leave some out.
       attributes: the type of each attribute by name: `bool`, `int`, an enumeration, or `Keyed`.
       shapes: the shape rule, which takes `jax.ShapeDtypeStruct`s of operands, and attributes, and gives one struct per
-          result.
+        result.
       fallback: the operation in plain JAX, on one problem, for platforms without kernels.
       aliases: names of results, by the name of the operand whose buffer they may take over if it is donated. If the
         program makes that operand from one scalar, as `jnp.zeros` does, kernels get the scalar, `[1]`, and fill the

@@ -124,7 +124,7 @@ class _Function(WrittenOperator):
 
     @property
     def largest_segment_bytes(self) -> int:
-        """The bytes per item that a thread of a segmented reduction has room for."""
+        """The bytes per item for which a thread of a segmented reduction needs room."""
         return max(self.state_bytes, self.largest_bytes)
 
     def keeping(self, key: Keyed, kept: tuple[int, ...], *, reverse: int, exclusive: int) -> Keyed:

@@ -86,8 +86,8 @@ def lookup(
 
     Gradients flow to the values. A call takes the time of a sort of the table's keys, a `search` and a gather; on a
     CPU, the keys are sorted too. Integer keys are neither sorted nor searched if the table's keys fill at least a
-    quarter of the range from their smallest to their largest; on a GPU, there must also be four times as many keys as
-    rows of the table.
+    quarter of the range from their smallest to their largest, and if there are at least 4,096 keys and half as many as
+    rows of the table on a CPU, or four times as many keys as rows on a GPU.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
