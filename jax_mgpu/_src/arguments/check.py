@@ -285,7 +285,7 @@ def count_operand(operation: str, argument: str, count: Count, length: int) -> j
 
 
 def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argument: str = "fill_value") -> jax.Array:
-    """Returns the value that fills results past the live ones, in their dtype, as an operand of shape `[1]`."""
+    """Returns the fill value of results as an operand of shape `[1]`, in the results' dtype."""
     if not isinstance(fill_value, jax.Array):
         return on_host(_host_fill, fill_value, operation, argument, dtype)
     result: jax.Array = _fill(fill_value, fill_value, operation, argument, dtype)

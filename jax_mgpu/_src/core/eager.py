@@ -309,7 +309,6 @@ class _Known:
 
 
 def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
-    """Finds or makes the program of calls like this one."""
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
     if host:  # conversions depend on shapes and types; for operands alone, jax.jit keeps programs

@@ -1,8 +1,7 @@
 """Splits a batched kernel call over the devices of an Auto or Explicit mesh.
 
-XLA would gather the operands of an unknown custom call. A Shardy rule says how shardings spread through the call. The
-number of batch axes lets XLA's partitioner give each device its rows. It takes the leading axes of every operand as
-batch axes, so all must have them here.
+XLA would gather the operands of an unknown custom call. A Shardy rule says how shardings spread through the call. XLA's
+partitioner takes this number of leading axes of every operand as batch axes, and gives each device its rows.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ MAX_TOTALS = 1 << 20
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
 # A reduction combines so many neighbours without a loop, in one pass over memory.
 GROUP = 8
-# XLA never compiles primitives whose names begin so into such a function.
+# A loop body with a primitive whose name begins so is never compiled as one function.
 CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
 
 

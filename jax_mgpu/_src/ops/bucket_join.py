@@ -27,7 +27,7 @@ from jax_mgpu._src.ops.sort_strategy import is_long_permutation, partitioned
 CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
 CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]
 CODE_BITS = 32
-# With these odd numbers, runs, multiples and floats filled buckets as evenly as random codes did.
+# With these odd numbers, consecutive keys, multiples and floats filled buckets as evenly as random codes did.
 MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
 
 

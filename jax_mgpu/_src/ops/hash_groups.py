@@ -1,6 +1,6 @@
 """Groups of many rows by few keys: a GPU combines rows in tables of hashed keys, without sorting them.
 
-Groups come in any order, so then the groups alone are sorted. States are integers of 32 bits, whose sums and extrema do
+Groups come out in any order, so the groups alone are sorted. States are integers of 32 bits, whose sums and extrema do
 not depend on the rows' order.
 """
 
@@ -30,8 +30,8 @@ from jax_mgpu._src.ops.sort import Sort
 
 # kGroupEntries of ffi/ops/hash_groups/plan.h. Some of a table's entries should stay empty.
 BLOCK_ENTRIES: int = cpu_library.tile_sizes()["group_entries"][0]
-# Tables beat a sort from so many rows, and rows per entry, on; the table in device memory has at least so many entries;
-# so many groups still fit the tables of blocks.
+# A table is faster than a sort for at least LEAST_ROWS rows, and ENTRY_ROWS rows per entry. A table has LEAST_ENTRIES
+# entries or more. Up to MOST_GROUPS groups still fit the tables of blocks.
 LEAST_ROWS, ENTRY_ROWS = 1 << 23, 32
 LEAST_ENTRIES, MOST_GROUPS = 1 << 16, (1 << 22) // 3
 

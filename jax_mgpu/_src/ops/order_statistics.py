@@ -107,7 +107,7 @@ class _SegmentedOrderStatistics(Operation):
     """A selection in each segment. For many ranks, or few items in long segments, a sort is faster."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, segments too many for the kernels, or few are long."""
+        """Whether a sort is faster: for many ranks of a segment or of one array, or few items in long segments."""
         x, begins, _, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
             return True  # plain JAX sorts this array once
@@ -171,7 +171,7 @@ class _OrderStatistics(Operation):
     """A selection of items at some ranks. CUDA sorts short rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, a row too many for the kernels, or rows are short or few."""
+        """Whether a sort is faster: for many ranks of a row or of one array, or for short or few rows."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
             return True

@@ -60,7 +60,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
 
-# A kernel scans the columns of a problem with at least so many items.
+# The columns of smaller problems in a batch are scanned as rows of the transposed array.
 LEAST_ROW_ITEMS = 1024
 
 
@@ -377,7 +377,6 @@ def _begun(
     live: jax.Array | None,
     place: tuple[int, Any, Any, bool] | None,
 ) -> list[Any]:
-    """Combines a scan's results and total with the initial value."""
     if initial is None:
         return results
     if isinstance(op, Operator):
@@ -392,7 +391,6 @@ def _begun(
 
 
 def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) -> Any:
-    """Combines the results of a function with the initial value."""
     rows = jax.tree.map(lambda x: x[None], results) if is_total else results
     begins = jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, rows)
     combined = operator.combine(begins, rows)
@@ -400,7 +398,6 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
-    """Combines the results of one array with the initial value."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
     result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
@@ -795,7 +792,7 @@ class _ScanRows(_Scan):
     """A scan of each column of rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether small problems of a batch are rows of the transpose: a block takes rows of one problem only."""
+        """Whether to scan small problems as rows of the transposed array: a block takes rows of one problem only."""
         *batch, n, width = operands[0].shape
         is_small = bool(batch) and n * width < LEAST_ROW_ITEMS
         return is_small or super().prefers_xla(operands, attributes, platform, devices)

@@ -162,8 +162,8 @@ def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
 class Rule(enum.IntEnum):
     """The function of rows x that the kernels compute.
 
-    The last three are linear maps of tangents t, where x is the result of the softmax or of its logarithm: the
-    derivative of the softmax, which is its own transpose; the derivative of the logarithm; and its transpose.
+    The last three are linear maps of tangents: the derivative of the softmax, which is its own transpose; the
+    derivative of the logarithm; and its transpose. For these, x is the softmax or its logarithm.
     """
 
     SOFTMAX = 0

@@ -188,7 +188,7 @@ class Sort:
       keys: an array, or columns, which have a direction each.
       descending: the direction of an array.
       count: the number of live items as an operand, or `ABSENT`.
-      heads, flags: where segments start. heads, flags: operands that say where segments start.
+      heads, flags: where segments start.
       method: how to sort.
       bits: how many low bits of an array's keys matter; None for all.
     """
