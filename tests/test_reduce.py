@@ -99,7 +99,7 @@ def test_segments_of_every_kind(rng, op):
 @pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_long_segments(rng, op, dtype):
-    """CUDA reduces a tile of 4,064 items and ends by rows of a warp if it has at most eight ends."""
+    """CUDA reduces a tile, of up to 4,064 items and ends, by rows of a warp if it has at most eight ends."""
     n = 100_003
     x = items(rng, dtype, op, n)
     lengths = np.array([0, 1, 2, 127, 128, 129, 255, 256, 257, 511, 1000, 1023, 1024, 1025, 4063, 4064, 4065, 9000])
@@ -114,7 +114,7 @@ def test_long_segments(rng, op, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
 def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
-    """On CUDA, one thread per end finds the tiles of 4,064 items and ends if these have at most 16 ends on average."""
+    """On CUDA, one thread per end finds the tiles if there are up to 16 ends per tile, and up to 4 tiles per end."""
     n = 300_001
     x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)
