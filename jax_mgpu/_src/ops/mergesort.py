@@ -226,7 +226,7 @@ def locality_sort(
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    On a GPU, blocks sort cells of a few thousand keys. Rounds merge neighbouring cells, or runs of cells, only where
+    On a GPU, blocks sort cells of 8,192 or 16,384 keys. Rounds merge neighbouring cells, or runs of cells, only where
     their keys overlap. So keys at most k places from their sorted position take O(n log k). From 2^19 keys of 32 bits
     or 2^22 keys of 64 bits on, keys are sorted by digits as in `sort` if samples show that many are far from their
     places. The gain is for more than 2^18 keys of 32 or 64 bits without values, or of 32 bits with values or indices of

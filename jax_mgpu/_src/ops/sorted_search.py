@@ -298,9 +298,9 @@ def search(
         `jax_enable_x64`.
 
     Time is O(n log m): a search for each needle. On a GPU, many needles use a search tree with nodes of 32 bytes, for
-    which the haystack is read once; it takes up to half the memory of the haystack's keys, a seventh for keys of 32
-    bits. On a CPU, many needles in a long haystack take the time of their sort. Columns of more than 64 bits in all are
-    ranked first, by sorts of both sides.
+    which the haystack is read once; it takes up to a third of the memory of the haystack's keys, a seventh for keys of
+    32 bits. On a CPU, many needles in a long haystack take the time of their sort. Columns of more than 64 bits in all
+    are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
