@@ -116,6 +116,33 @@ def test_values_of_the_host_are_those_of_each_call():
         mgpu.lookup(keys, keys, (keys * 10).astype(np.int32), default=2**70)
 
 
+@pytest.mark.parametrize("n", [3, eager.MAX_COMPARED + 1])
+def test_arrays_of_the_host_fit(n):
+    """A program takes 64-bit integers of the host as they are, but none that JAX would cut."""
+    for dtype, beyond in (np.int64, 2**31), (np.int64, -(2**31) - 1), (np.uint64, 2**32):
+        x = np.arange(n, dtype=dtype)[::-1]
+        for _ in range(2):
+            np.testing.assert_array_equal(mgpu.sort(x), x[::-1])
+            np.testing.assert_array_equal(mgpu.lookup(x, x, x, default=1), x)
+        with pytest.raises(ValueError, match="sort: keys: expected integers that fit"):
+            mgpu.sort(np.where(x == 1, np.array(beyond, dtype), x))
+        with pytest.raises(ValueError, match="lookup: values: expected integers that fit"):
+            mgpu.lookup(x, x, np.where(x == 1, np.array(beyond, dtype), x), default=1)
+
+
+def test_unknown_arguments():
+    x, host = jnp.arange(3.0), np.arange(3)
+    for call in (
+        lambda: mgpu.sort(x, foo=x),
+        lambda: mgpu.quantile(host, 0.5, foo=1),
+        lambda: mgpu.quantile(x, 0.5, x=x),
+        lambda: mgpu.quantile(x, 0.5, *[None] * 20),
+    ):
+        for _ in range(2):
+            with pytest.raises(TypeError):
+                call()
+
+
 def test_calls_with_other_settings_have_other_results():
     x = np.array([1, 0, 2])
     assert mgpu.reduce(x, "max") == 2

@@ -502,9 +502,7 @@ def platform_dependent(*operands: Any, default: Callable[..., T], **ways: Callab
     return result
 
 
-def is_eager() -> bool:
-    """Whether nothing is traced, batched or differentiated here."""
-    return _core.trace_ctx.is_top_level()
+is_eager = _core.trace_ctx.is_top_level  # whether nothing is traced, batched or differentiated here
 
 
 def is_within_program() -> bool:

@@ -1,8 +1,9 @@
 """Runs each eager call of a public function as one compiled program, which later calls reuse.
 
 Static arguments are part of the program, as under `jax.jit`. Arrays are its operands; `jax.vmap` and `jax.grad`
-transform the program. Other values belong to the host: Python numbers, lists, 64-bit NumPy arrays. The code that checks
-and converts them must see the values, so it runs on the host in each call, and its results are operands.
+transform the program. So are NumPy arrays whose types JAX has, or whose integers fit these types. Other values belong
+to the host: Python numbers, lists, 64-bit floats. The code that checks and converts them must see the values, so it
+runs on the host in each call, and its results are operands.
 
 The first call with given shapes traces the function with a `HostValue` for each such value, and `on_host` records the
 conversions. Later calls repeat only those.
@@ -40,7 +41,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # `_Public.calls` only has calls whose settings and host values have these types.
 PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
-OF_HOST = NUMBERS | {np.ndarray}
 
 # This bounds the programs of loops over new sizes, or of functions that are never freed.
 MAX_PROGRAMS = 4096
@@ -56,21 +56,29 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         public = _Public(function, static)
-        calls = public.calls
+        program, settings = public.program, public.static
 
         @functools.wraps(function)
         def call(*positional: Any, **named: Any) -> Any:
-            if is_within_program() or named.get("axis_name") is not None or not compiles():
+            if not is_eager() and is_within_program():
                 return public.within_program(positional, named)
-            key: Any = len(positional)
-            leaves: Any = positional
-            are_arrays = not named
-            for value in positional:
-                are_arrays = are_arrays and type(value) is ArrayImpl
-            if not are_arrays:
-                key, leaves = public.key_of(positional, named)
-            found = calls.get(key)
             try:
+                for name, value in named.items():
+                    if type(value) not in PLAIN_SETTINGS if name in settings else not _is_kept(value):
+                        break
+                else:
+                    for value in positional:
+                        if type(value) is not ArrayImpl:
+                            are_plain = public.are_plain(positional)
+                            break
+                    else:  # the usual call takes the least time
+                        are_plain = True
+                    if are_plain:
+                        return program(*positional, **named) if named else program(*positional)
+                if named.get("axis_name") is not None or not compiles():
+                    return public.within_program(positional, named)
+                key, leaves = public.key_of(positional, named)
+                found = public.calls.get(key)
                 if found is None:
                     return public.run(positional, named, key)
                 run, order = found
@@ -89,9 +97,19 @@ class _Public:
         self.function, self.static = function, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
-        # Programs of calls with arrays, numbers and plain settings, by `key_of`. A program may come with the order in
-        # which it takes the leaves.
+        self.are_static = [name in static for name in self.names]
+        # The program of calls with arrays and plain settings.
+        self.program = jax.jit(function, static_argnames=tuple(static))
+        # Programs of other calls with arrays, numbers and plain settings, by `key_of`. A program may come with the
+        # order in which it takes the leaves.
         self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
+
+    def are_plain(self, positional: Sequence[Any]) -> bool:
+        """Whether all arguments are plain settings, or what a program takes as it is."""
+        for value, is_static in zip(positional, self.are_static):  # noqa: B905 - the argument takes time
+            if type(value) not in PLAIN_SETTINGS if is_static else not _is_kept(value):
+                return False
+        return True
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns the call as a part of another program."""
@@ -103,47 +121,49 @@ class _Public:
 
     def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
         """Returns the key of a call and its leaves, fast; the key is None if an argument is not plain."""
-        key: list[Any] = [len(positional)]
-        leaves, is_of_host, static = [], False, self.static
+        key: list[Any] = [len(positional), has_64_bits()]
+        leaves, static = [], self.static
         for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
             kind = type(value)
             if kind is ArrayImpl:
-                key.append(name)
+                aval = value.aval
+                key += name, aval.shape, aval.dtype
                 leaves.append(value)
             elif value is None or name in static:
                 if kind not in PLAIN_SETTINGS:
                     return None, ()
-                key.append((name, kind, value))
-            elif kind in OF_HOST and not (kind is int and value.bit_length() > 63):
-                is_of_host = True
-                key.append((name, kind))
+                key += name, kind, value
+            elif kind is np.ndarray:
+                key += name, value.shape, value.dtype, _is_kept(value)
+                leaves.append(value)
+            elif kind in NUMBERS and not (kind is int and value.bit_length() > 63):
+                key += name, kind
                 leaves.append(value)
             else:
                 return None, ()
-        if is_of_host:
-            arrays = [(x.shape, x.dtype) for x in leaves if type(x) not in NUMBERS]
-            key += [has_64_bits(), *arrays]
         return tuple(key), leaves
 
     def run(self, positional: Sequence[Any], named: Mapping[str, Any], found_by: object) -> Any:
         """Runs a call, and stores it for later ones."""
         function, static = self.function, self.static
-        given = {**dict(zip(self.names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
-        if len(given) < len(positional) + len(named):
+        given = {**dict(zip(self.names, positional, strict=False)), **named}
+        names = [name for name in self.names if name in given]
+        if len(names) < len(positional) + len(named):
             return function(*positional, **named)  # Python raises its own error
         for name, value in given.items():
             if isinstance(value, HostChecked):
                 given[name] = value.on_host()
-        settings = {name: given.pop(name) for name in self.names if name in static and name in given}
+        settings = {name: given.pop(name) for name in names if name in static}
         try:
             key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
         except TypeError:  # an argument is not hashable, such as a traced size: the function raises
             return function(*positional, **named)
-        leaves, structure = flatten(given)
-        program = _program((function, key, structure), settings, leaves)
+        names = [name for name in names if name not in static]
+        leaves, structure = flatten([given[name] for name in names])
+        program = _program((function, key, tuple(names), structure), settings, leaves)
         if found_by is not None:
             kept = [name for name, value in given.items() if value is not None]
-            order = sorted(range(len(kept)), key=lambda i: kept[i])  # JAX orders a dictionary's leaves by key
+            order = sorted(range(len(kept)), key=lambda i: names.index(kept[i]))
             if len(self.calls) >= MAX_PROGRAMS:
                 self.calls.clear()
             self.calls[found_by] = program.call, None if order == [*range(len(kept))] else order
@@ -329,14 +349,14 @@ class _Program:
     """A public function's program, which refers weakly to the caller's functions, and is dropped with them."""
 
     def __init__(self, key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any], host: Sequence[int]):
-        function, _, structure, *_ = key
+        function, _, names, structure, *_ = key
         self.operands = [i for i in range(len(leaves)) if i not in host]
         stand_ins = {i: _stand_in(leaves[i]) for i in host}
 
         def call(settings: Mapping[str, Any], values: Mapping[int, Any], converted: Any, operands: Any) -> Any:
             rest, places = iter(operands), range(len(values) + len(operands))
             filled = [HostValue(converted, i, values[i]) if i in values else next(rest) for i in places]
-            return function(**settings, **structure.unflatten(filled))
+            return function(**settings, **dict(zip(names, structure.unflatten(filled), strict=True)))
 
         noted = _Noted(leaves)
         if host:
@@ -414,17 +434,32 @@ def _key(value: Any) -> Any:
 
 def _is_operand(leaf: jax.Array | np.ndarray) -> bool:
     """Whether a program takes a leaf unconverted: an array of a type that JAX keeps."""
-    if type(leaf) is ArrayImpl or isinstance(leaf, jax.Array):
-        return True
-    if type(leaf) is not np.ndarray:
+    return isinstance(leaf, jax.Array) or _is_kept(leaf)
+
+
+def _is_kept(leaf: Any) -> bool:
+    """Whether a program takes a leaf as it is: an array, None, or a NumPy array whose values fit the types of JAX."""
+    kind = type(leaf)
+    if kind is not np.ndarray:
+        return kind is ArrayImpl or leaf is None
+    dtype = leaf.dtype
+    narrow = DTYPES.get(dtype)
+    if narrow is dtype or has_64_bits():
+        return narrow is not None
+    if narrow is None or narrow.kind not in "iu":  # floats may be rounded, which some functions check
         return False
-    return leaf.dtype in NARROW_DTYPES or (has_64_bits() and leaf.dtype in WIDE_DTYPES)
+    if leaf.size > MAX_COMPARED:
+        return not np.count_nonzero(leaf.astype(narrow) != leaf)
+    is_same: bool = leaf.astype(narrow).astype(dtype).tobytes() == leaf.tobytes()
+    return is_same
 
 
-NARROW_DTYPES = frozenset(
-    map(np.dtype, ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "complex64"])
-) | {np.dtype(jnp.bfloat16)}
-WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128"]))
+# The types of arrays from the host, and what JAX makes of them without `jax_enable_x64`.
+NARROW = "bool int8 int16 int32 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()  # noqa: SIM905
+WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+DTYPES = {jnp.dtype(given): jnp.dtype(made) for given, made in [*zip(NARROW, NARROW, strict=True), *WIDE.items()]}
+# Up to this size, to compare bytes takes half the time of comparing arrays.
+MAX_COMPARED = 4096
 
 
 def _kind(leaf: object) -> Any:
