@@ -1,4 +1,3 @@
-// The calls of reduce, segmented_reduce and scan by a caller's function, as their kernels see them.
 #pragma once
 
 #include <string_view>
@@ -37,7 +36,7 @@ struct FunctionOperands {
   Captures captures{};
   bool aligned = true;  // whether all leaves are aligned to 16 bytes
 
-  // Reads a call with `outputs` results, each of which has all leaves.
+  // Each of the `outputs` results has all leaves.
   explicit FunctionOperands(const Call& call, int outputs = 1, int64_t width = 0);
 
   bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
@@ -75,7 +74,6 @@ struct ScanFunctionOperands : FunctionOperands {
                          : segments.rows * LookBackLayout{tiles(false)}.words(state_bytes));
   }
 
-  // The plan of a scan of rows.
   static constexpr int kMaxRowItemBytes = 32;
   bool of_rows() const { return width > 0; }
   RowScanTiling tiling() const { return {segments.length, width, shape.widest, static_cast<int>(leaves.size())}; }
@@ -93,7 +91,7 @@ struct ReduceFunctionOperands : FunctionOperands {
 
   explicit ReduceFunctionOperands(const Call& call);
 
-  // The number of items per block. All warps of a block have the same number.
+  // All warps of a block have the same number of items.
   int64_t chunk_items() const {
     const int64_t step = int64_t{256} * shape.vector();
     int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / step, 1) * step;

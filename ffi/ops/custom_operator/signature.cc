@@ -8,7 +8,7 @@
 
 namespace mgpu {
 
-// A bound on the bytes of an item or a state, which no function exceeds.
+// No function exceeds this number of bytes of an item or a state.
 constexpr int64_t kMaxItemBytes = 1 << 12;
 
 FunctionOperands::FunctionOperands(const Call& call, int outputs, int64_t width) : width(width) {

@@ -1,4 +1,3 @@
-// Launches hash_groups on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/hash_groups/kernels.cuh"
@@ -49,7 +48,7 @@ void launch_combination(const Call& call, const GroupTask<Word>& task, cudaStrea
   launch_overlapping(call, stream, kernel, blocks, kCombineThreads, kBytes, task);
 }
 
-// Calls the launch of the first shape for which the device has enough shared memory.
+// Takes the first shape for which the device has enough shared memory.
 template <typename Word, int kColumns>
 void launch_fitting_combination(const Call& call, const GroupTask<Word>& task, cudaStream_t stream) {
   const auto limit = static_cast<uint64_t>(shared_memory_limit(call));

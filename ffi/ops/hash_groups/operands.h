@@ -1,4 +1,4 @@
-// The call of hash_groups as its kernels see it. It combines the rows of each key, and gives the groups in any order.
+// Combines the rows of each key, and gives the groups in any order.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -54,7 +54,6 @@ struct HashGroupsOperands {
     return kinds[column] == GroupState::kMin ? ~sign : sign;
   }
 
-  // Scratch memory on CUDA (plan.h).
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };

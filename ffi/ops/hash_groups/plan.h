@@ -1,4 +1,3 @@
-// How CUDA groups rows by the hashes of their keys: the shapes of blocks and tables, and scratch memory.
 #pragma once
 
 #include "cuda/device.h"

@@ -1,7 +1,7 @@
-// interval_reduce on the CPU. Most intervals are sliding windows, and these share their work. Several windows contain a
-// common row. The rows before it are combined backwards from it, which gives a state for each begin of a window. The
-// rows after it are combined forwards as the windows move. A window combines one state of each kind. Other intervals
-// combine the totals of aligned groups of rows, the totals of groups of such groups, and the rows that fill no group.
+// Most intervals are sliding windows, which share their work. Several windows contain a common row. The rows before it
+// are combined backwards from it, which gives a state for each begin of a window; the rows after it are combined
+// forwards as the windows move. Other intervals combine the totals of aligned groups of rows, the totals of groups of
+// such groups, and the rows that fill no group.
 #include <algorithm>
 #include <vector>
 
@@ -46,7 +46,6 @@ class ReduceIntervals {
     return static_cast<const Element*>(operands_.x) + problem * operands_.x_stride * width_;
   }
 
-  // Combines a row into the states.
   void add_row(const Operator& op, const Element* x, int64_t row, State* __restrict states) const {
     const Element* const __restrict items = x + row * width_;
     for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], op.extract(items[c], row));
@@ -55,7 +54,7 @@ class ReduceIntervals {
     for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], from[c]);
   }
 
-  // Whether intervals are sliding windows: their begins and ends ascend, and none has more than kMostShared elements.
+  // Whether intervals are sliding windows: begins and ends ascend, and none has more than kMostShared elements.
   bool moves_on(int64_t problem, int64_t first, int64_t last) const {
     Range<int64_t> before{0, 0};
     for (int64_t i = first; i < last; ++i) {

@@ -1,4 +1,3 @@
-// Launches interval_reduce on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/interval_reduce/kernels.cuh"

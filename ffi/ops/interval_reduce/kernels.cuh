@@ -1,10 +1,9 @@
-// The kernels of interval_reduce. A block first takes a tile of consecutive intervals of single items. If they lie
-// close together, as sliding windows do, their items fit shared memory. There, each group of items has its prefixes and
-// suffixes (van Herk, 1992; Gil and Werman, 1993), and so has each group of totals, so an interval combines at most two
-// states of each level. Tiles of other intervals are listed. For these, further kernels combine the totals of groups in
-// device memory, and read items that fill no group one by one. Both methods combine the same states in the same order,
-// so the bits of a float sum depend only on the interval. If items are rows of several columns, tiles with an
-// interval longer than a group are listed.
+// A block first takes a tile of consecutive intervals of single items. If they lie close together, as sliding windows
+// do, their items fit shared memory. There, each group of items has its prefixes and suffixes (van Herk, 1992; Gil and
+// Werman, 1993), and so has each group of totals, so an interval combines at most two states of each level. Tiles of
+// other intervals are listed. For these, further kernels combine the totals of groups in device memory, and read items
+// that fill no group one by one. Both methods combine the same states in the same order, so the bits of a float sum
+// depend only on the interval.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -34,7 +33,6 @@ struct Task {
   }
 };
 
-// A tile of consecutive intervals of one problem.
 struct Tile {
   int64_t problem;
   int64_t first;      // its first interval in the problem
@@ -53,7 +51,7 @@ struct Tile {
   }
 };
 
-// Stores the results of an interval in kColumns columns, which are the elements from `to` on of all results.
+// Stores kColumns columns, which are the elements from `to` on of all results.
 template <int kColumns, typename Operator>
 __device__ __forceinline__ void store_results(const Task<Operator>& task, const Operator& op, const Tile& tile,
                                               const typename Operator::State (&states)[kColumns], int64_t to) {
@@ -75,7 +73,7 @@ template <typename Position, int kCount>
 struct ThreadIntervals {
   Range<Position> rows[kCount];
 
-  // Reads the thread's intervals; those past the tile are empty.
+  // Intervals past the tile are empty.
   __device__ void read(const IntervalReduceOperands& operands, const Tile& tile) {
     operands.starts.wide ? read_as<int64_t>(operands, tile) : read_as<int32_t>(operands, tile);
   }
@@ -107,9 +105,9 @@ struct ThreadIntervals {
 
 // ---- Tiles of close intervals
 
-// A tile's items in shared memory: the states of level 0, the totals of groups (level 1), and those of groups of groups
-// (level 2). There is a gap after each group, so that threads that each walk through a group use different banks.
-// States of 4 bytes need no gaps, because they are loaded by vectors; so the states of a run stay together.
+// The states of level 0, the totals of groups (level 1), and those of groups of groups (level 2). A gap after each
+// group lets threads that each walk through a group use different banks. States of 4 bytes need no gaps, because they
+// are loaded by vectors.
 template <typename State>
 struct TileStates {
   static constexpr int kItems = IntervalTile{sizeof(State)}.room();
@@ -151,7 +149,7 @@ struct TileStates {
     for (int k = kGroup - 2; k >= 0; --k) suffixes[k] = state = op.combine(states[k], state);
   }
 
-  // Loads items, with x[0] at place 0 of level 0, and combines groups if an interval contains whole ones.
+  // x[0] goes to place 0 of level 0. Groups are combined if an interval contains whole ones.
   template <typename Operator>
   __device__ __forceinline__ void load(const Operator& op, const typename Operator::Element* x, int items,
                                        int64_t position, bool has_groups) {
@@ -179,7 +177,7 @@ struct TileStates {
     __syncthreads();
   }
 
-  // The combination of a run of at most a group's length.
+  // The run has at most a group's length.
   template <typename Operator>
   __device__ __forceinline__ State combine_run(const Operator& op, int level, Range<int> run) const {
     constexpr int kAtOnce = 4;
@@ -194,7 +192,6 @@ struct TileStates {
     return state;
   }
 
-  // The combination of an interval.
   template <typename Operator>
   __device__ __forceinline__ State combine_interval(const Operator& op, Range<int> interval) const {
     State state = op.identity();
@@ -210,7 +207,6 @@ struct TileStates {
   }
 };
 
-// The least and the greatest of a warp's values.
 __device__ __forceinline__ Range<int> join_warp(Range<int> range) {
 #if __CUDA_ARCH__ >= 800
   return {__reduce_min_sync(0xffffffffu, range.begin), __reduce_max_sync(0xffffffffu, range.end)};
@@ -367,9 +363,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Listed tiles
 
-// Combines a run of at most a group's length; backwards, from its last item on, if it is the end of a group.
-// Neighbouring threads read unrelated places, so a thread reads up to four items at a time if the array, of `length`
-// items, has as many.
+// A run has at most a group's length, and is combined backwards if it is the end of a group. Neighbouring threads read
+// unrelated places, so a thread reads up to four items at a time if the array, of `length` items, has as many.
 template <typename Operator, typename T, typename Extract>
 __device__ __forceinline__ typename Operator::State combine_run(const Operator& op, const T* items, int64_t length,
                                                                 bool is_aligned, Range<int64_t> run, bool backwards,
@@ -400,7 +395,6 @@ __device__ __forceinline__ typename Operator::State combine_run(const Operator& 
   return state;
 }
 
-// The combination of an interval of single items in device memory.
 template <typename Operator>
 __device__ __forceinline__ typename Operator::State combine_far(const Task<Operator>& task, const Operator& op,
                                                                 Range<int64_t> interval) {
@@ -418,7 +412,6 @@ __device__ __forceinline__ typename Operator::State combine_far(const Task<Opera
   return state;
 }
 
-// Reduces the intervals of single items of listed tiles.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads)
     reduce_far_intervals(const __grid_constant__ Task<Operator> task, Operator op) {
@@ -442,13 +435,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Intervals of rows
 
-// The columns that a thread combines: up to 16 bytes of elements and 32 bytes of states.
+// The columns of a thread have up to 16 bytes of elements and 32 bytes of states.
 template <typename Operator>
 constexpr int kThreadColumns =
     static_cast<int>(minimum(16 / sizeof(typename Operator::Element), 32 / sizeof(typename Operator::State)));
 
-// Combines a run of rows in kColumns columns; backwards, from its last row on, if it is the end of a group. `items`
-// points to row 0.
+// The run is combined backwards if it is the end of a group. `items` points to row 0.
 template <int kColumns, typename Operator, typename T, typename Extract>
 __device__ __forceinline__ void combine_rows(const Operator& op, const T* items, int64_t width, Range<int64_t> run,
                                              bool backwards, Extract extract,

@@ -1,4 +1,4 @@
-// The call of interval_reduce as its kernels see it: intervals of rows, which may overlap and are in any order.
+// Intervals may overlap, and are in any order.
 #pragma once
 
 #include "ops/common/operators.h"
@@ -22,16 +22,15 @@ struct IntervalReduceOperands : OperatorOperands {
   explicit IntervalReduceOperands(const Call& call);
   IntervalReduceOperands(const Call& call, const Arguments& in);
 
-  // The number of rows in x: those of all problems or, if all problems share them, of one.
+  // The rows of all problems or, if all problems share them, of one.
   MGPU_HOST_DEVICE int64_t rows() const { return x_stride == 0 ? segments.length : problems * segments.length; }
-  // The rows of interval i of a problem.
   MGPU_HOST_DEVICE Range<int64_t> interval(int64_t problem, int64_t i) const {
     const int64_t live = segments.live(problem);
     const int64_t begin = clamp<int64_t>(starts[problem * starts_stride + i], 0, live);
     return {begin, clamp<int64_t>(ends[problem * ends_stride + i], begin, live)};
   }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   struct Scratch;
   Scratch layout(Workspace& workspace, int64_t state_bytes) const;
 };

@@ -1,4 +1,3 @@
-// How CUDA reduces intervals: tiles of intervals, groups of rows, and scratch memory.
 #pragma once
 
 #include "algorithm/interval_groups.h"
@@ -22,7 +21,7 @@ struct IntervalTile {
 // Tiles of intervals of rows have about this many elements of results.
 constexpr int64_t kIntervalTileElements = 2048;
 
-// The totals of groups of rows: level l has a row of states for each whole group of kIntervalGroup^l rows.
+// Level l has a row of states for each whole group of kIntervalGroup^l rows.
 struct GroupLevels {
   static constexpr int kMost = 12;
   int64_t rows;
@@ -37,12 +36,10 @@ struct GroupLevels {
       total += ceil_div<int64_t>(count, kIntervalGroup) * kIntervalGroup;  // levels are aligned
     }
   }
-  // The groups of a level.
   MGPU_HOST_DEVICE int64_t count(int level) const { return rows >> (kIntervalGroupBits * level); }
 };
 
-// The intervals of a tile, the tiles of a problem, and the scratch memory of the CUDA kernels: the number and the list
-// of the tiles that need the totals of groups, and these totals.
+// The scratch memory has the number and the list of the tiles that need the totals of groups, and these totals.
 struct IntervalReduceOperands::Scratch {
   int64_t tile;
   int64_t tiles;

@@ -1,13 +1,9 @@
-// The kernels of reduce_by_id for operators whose order does not matter: sums of integers, extrema and their positions,
-// bitwise operators. Atomic operations on integers give the same bits in any order. Each block combines items in a
-// table in shared memory as far as possible, and then combines the table with the states in device memory. If the table
-// holds all results, an item goes to the entry of its result. Otherwise several results share an entry: the first to
-// reach it keeps it, and items of the other results go directly to device memory. Frequent ids come early and get
-// entries, so few atomic operations collide in device memory.
-//
-// Measured with 2^25 items on an H200, 2026-11-29: maxima by 5,000 ids take 0.071 ms. 0.075 was predicted, and the
-// kernels with one table per warp, in order, take 0.62. Maxima by 10^6 ids take 0.350 ms, and 0.87 by a sort. If ids
-// follow Zipf's law with exponent 1.2, the two take 0.070 and 0.132 ms. docs/notes/by_id.md tells what else was tried.
+// These kernels serve operators whose order does not matter: sums of integers, extrema and their positions, bitwise
+// operators. Atomic operations on integers give the same bits in any order. Each block combines items in a table in
+// shared memory as far as possible, and then combines the table with the states in device memory. If the table holds
+// all results, an item goes to the entry of its result. Otherwise several results share an entry: the first to reach it
+// keeps it, and items of the other results go directly to device memory. Frequent ids come early and get entries, so
+// few atomic operations collide in device memory. docs/notes/by_id.md tells what else was tried.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -42,7 +38,6 @@ struct IdCombination {
   ResultVector<Operator> result;
 };
 
-// A block's part of a problem's items.
 template <typename Operator>
 struct Part {
   using Element = typename Operator::Element;
@@ -199,15 +194,14 @@ __device__ void combine_atomically(const Bitwise<Element>& op, Word* to, Word st
   }
 }
 
-// The entry of a slot in a table of all slots. The same function gives the slot of an entry. Without it, the slots of
-// one column could be in few banks of shared memory.
+// The same function gives the slot of an entry. Without it, the slots of one column could be in few banks of shared
+// memory.
 __device__ __forceinline__ unsigned entry_of(uint32_t slot) { return slot ^ (slot >> 5 & 31); }
 
-// The number of entries of a table of all slots.
 MGPU_HOST_DEVICE int64_t whole_entries(int64_t slots) { return ceil_div<int64_t>(slots, 32) * 32; }
 
 // The places of the states of a thread's items: in the block's table, or in device memory. If a table does not hold all
-// results, several distant slots share an entry, and the first to reach it gets it.
+// results, the first of several distant slots to reach an entry gets it.
 template <bool kHoldsAll, int kItems>
 class Places {
  public:
@@ -232,14 +226,14 @@ class Places {
 
   __device__ __forceinline__ bool in_table(int k) const { return kHoldsAll || in_table_[k]; }
 
-  // The place of the item's state or, if it has none, any place that may be read.
+  // If the item has no state, the place is any that may be read.
   template <typename State>
   __device__ __forceinline__ State* address(int k, State* table, State* states) const {
     if constexpr (kHoldsAll) return table + (is_used(k) ? entry_of(slots_[k]) : 0);
     return in_table_[k] ? table + entry(k) : states + (is_used(k) ? slots_[k] : 0);
   }
 
-  // Calls use(place). The code is separate for each kind of memory, as their atomic operations differ.
+  // The code is separate for each kind of memory, as their atomic operations differ.
   template <typename State, typename Use>
   __device__ __forceinline__ void visit(int k, State* table, State* states, Use use) const {
     if constexpr (kHoldsAll) {
@@ -269,7 +263,7 @@ __device__ __forceinline__ bool are_alike(uint32_t slot) {
   return __all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0));
 }
 
-// Reads a state that other threads change: the current value, or a recent one. If an item would not improve a recent
+// Reads the current value of a state that other threads change, or a recent one. If an item would not improve a recent
 // value, no atomic operation is needed, because the current value is at least as good.
 template <typename State>
 __device__ __forceinline__ State read_state(const State* at) {

@@ -1,4 +1,4 @@
-// reduce_by_id on the CPU: each part of the rows has states of all ids, and the parts' states are combined in order.
+// Each part of the rows has states of all ids, and the parts' states are combined in order.
 #include <algorithm>
 #include <memory>
 
@@ -23,9 +23,9 @@ class ReduceById {
         width_(operands.width),
         result_(cpu::results_of<Operator>(operands)) {}
 
-  // A problem's rows are cut into parts, each with states of all ids. A part has at least four rows per id, or two
-  // items per id if rows have one column: combining states of parts costs less than finding the states of items. The
-  // parts follow only from the shapes, so that float results do not depend on the number of threads.
+  // A part has at least four rows per id, or two items per id if rows have one column: combining states of parts costs
+  // less than finding the states of items. The parts follow only from the shapes, so that float results do not depend
+  // on the number of threads.
   void run(cpu::Executor& executor) const {
     const int64_t problems = operands_.segments.rows, slots = operands_.slots();
     const int64_t min_rows = std::max((width_ == 1 ? 2 : 4) * operands_.size, cpu::kIdMinPartRows);
@@ -62,7 +62,7 @@ class ReduceById {
  private:
   static constexpr int kColumns = 8;  // columns that are combined at a time, by vector instructions
 
-  // Combines the live rows of [begin, end) into states of all ids.
+  // Only live rows are combined.
   void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
     const int64_t width = width_, size = operands_.size;

@@ -12,7 +12,7 @@ namespace mgpu::cuda {
 
 namespace {
 
-// Reduces by few ids: each warp has states of all ids.
+// Each warp has states of all ids.
 template <typename Operator>
 void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
   using namespace id_reducing;
@@ -84,7 +84,7 @@ unsigned blocks_of_slots(const ReduceByIdOperands& operands) {
   return static_cast<unsigned>(ceil_div<int64_t>(operands.segments.rows * operands.slots(), id_combining::kThreads));
 }
 
-// Combines all items into the states, which the previous kernel has filled.
+// The previous kernel has filled the states.
 template <typename Operator>
 void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
                         id_combining::IdCombination<Operator> combination, Operator op) {

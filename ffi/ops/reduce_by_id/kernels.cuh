@@ -1,7 +1,6 @@
-// The kernels of reduce_by_id for few ids. Each warp has states of all ids in shared memory, and takes its rows in
-// order; lanes with the same id take turns in the order of the lanes. No states are combined atomically, so float
-// results are the same in every run. Then the states of a block's warps are combined, and finally the states of all
-// blocks.
+// For few ids, each warp has states of all ids in shared memory, and takes its rows in order; lanes with the same id
+// take turns in the order of the lanes. No states are combined atomically, so float results are the same in every run.
+// Then the states of a block's warps are combined, and finally the states of all blocks.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -63,7 +62,7 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   const auto* const x = reduction.x + problem * reduction.x_stride * reduction.width;
   const IndexVector ids = reduction.ids.from(problem * reduction.ids_stride);
 
-  // Combines one state per lane with its slot; a slot of -1 takes none.
+  // A lane with the slot -1 has no state.
   const auto add = [&](int slot, const State& state) {
     if (__all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0))) {
       const State all = fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
@@ -116,7 +115,7 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   }
 }
 
-// Combines the states of all parts. A lane has one result, and the warps of a block share the parts.
+// A lane has one result, and the warps of a block share the parts.
 template <typename Operator>
 __global__ void __launch_bounds__(kCombineWarps* kWarp) combine_parts(IdReduction<Operator> reduction, Operator op) {
   wait_for_last_kernel();

@@ -1,4 +1,4 @@
-// The call of reduce_by_id as its kernels see it: rows are combined by their ids, which are in any order.
+// Rows are combined by their ids, which are in any order.
 #pragma once
 
 #include "ops/common/operators.h"

@@ -1,4 +1,3 @@
-// How CUDA reduces by id: parts of the rows, tables and their limits.
 #pragma once
 
 #include "cuda/device.h"
@@ -7,8 +6,8 @@
 namespace mgpu {
 
 // If there are few ids, a warp's states of all ids fit shared memory: with the warp's masks, they take at most 48 KB,
-// which every device grants. Each block takes a part of the rows. There are at most two parts for each multiprocessor
-// of the reference device.
+// which every device grants. There are at most two parts of the rows, one per block, for each multiprocessor of the
+// reference device.
 constexpr int kIdMasks = 512;  // words per warp, in which lanes with the same id find each other
 constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMaxWarps = 32;

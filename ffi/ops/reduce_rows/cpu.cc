@@ -1,7 +1,6 @@
-// reduce_rows and gathered_rows on the CPU. Threads share tiles of rows and segment ends. States are combined in the
-// order of tiles, so the result does not depend on the number of threads. Rows are read in place: wide rows as a whole,
-// four at a time; narrow rows a few columns at a time. Each column is combined separately, by vector instructions over
-// neighbouring columns. gathered_rows may also have weights.
+// Threads share tiles of rows and segment ends. States are combined in the order of tiles, so the result does not
+// depend on the number of threads. Rows are read in place: wide rows as a whole, four at a time; narrow rows a few
+// columns at a time. Each column is combined separately, by vector instructions over neighbouring columns.
 #include <algorithm>
 #include <vector>
 
@@ -120,8 +119,7 @@ class ReduceRows {
   void run(cpu::Executor& executor) {
     const int64_t tile_units = std::max(cpu::kReduceRowsLeastUnits, cpu::kReduceRowsTile / columns_);
     const cpu::SegmentTiles tiles(ends_, tile_units, executor);
-    // The states that each tile leaves for its neighbours: its first segment may begin in an earlier tile, and its last
-    // one may continue in the next.
+    // A tile's first segment may begin in an earlier tile, and its last one may continue in the next.
     const int64_t width = sources_.width;
     std::vector<int64_t> first_ends(tiles.count, -1);
     std::vector<State> before_first_end(tiles.count * width), open(tiles.count * width);
@@ -164,8 +162,8 @@ class ReduceRows {
   };
   Columns slice(int64_t i) const { return {i * columns_, std::min(columns_, sources_.width - i * columns_)}; }
 
-  // Combines a tile's rows, segment by segment. Returns the tile's first end, or -1. Stores the states of its first
-  // segment, which may begin before the tile, and of its last segment, which may continue after it.
+  // Returns the tile's first end, or -1. Stores the states of its first segment, which may begin before the tile, and
+  // of its last segment, which may continue after it.
   int64_t reduce_tile(const cpu::SegmentTiles& tiles, int64_t tile, Columns columns, State* before_first_end,
                       State* open) const {
     std::vector<State> states(columns.count);
@@ -205,7 +203,7 @@ class ReduceRows {
     int64_t i;
   };
 
-  // A row whose elements have one weight. A call gives the state of a column.
+  // The elements of a row have one weight. A call gives the state of a column.
   struct Row {
     const Element* data;
     int64_t number;
@@ -217,14 +215,14 @@ class ReduceRows {
     }
   };
 
-  // A row with a weight for each element.
+  // Each element of a row has a weight.
   struct ProductRow {
     const Element* data;
     const Element* factors;
     State operator()(const Operator& op, int64_t c) const { return op.extract(data[c], 0) * op.extract(factors[c], 0); }
   };
 
-  // Combines items [begin, end) of one segment, at most kBlockRows, in their order.
+  // Items [begin, end) are of one segment, at most kBlockRows, and combined in their order.
   [[gnu::noinline]] void reduce_block(int64_t begin, int64_t end, Columns columns, State* states) const {
     const int64_t few = !kIsArithmetic<Operator> ? kFewStates
                         : sources_.indices.data  ? kFewGatheredColumns
@@ -242,7 +240,7 @@ class ReduceRows {
     }
   }
 
-  // Does what reduce_block does, for a few columns of one group.
+  // Like reduce_block, for a few columns of one group.
   void reduce_group(int64_t begin, int64_t end, Columns columns, int64_t group, State* states) const {
     constexpr int kMost = !kIsArithmetic<Operator> ? kMostOtherStates : sizeof(State) > 8 ? 8 : 64 / sizeof(State);
     const Element* const weights = weights_ + group;
@@ -254,8 +252,7 @@ class ReduceRows {
     }
   }
 
-  // Combines a few columns at a time, whose states stay in registers. The last columns may include some that were
-  // combined before.
+  // States of a few columns stay in registers. The last columns may include some that were combined before.
   template <int kCount, bool kHasNone, typename Source>
   void reduce_columns(int64_t begin, int64_t end, Columns columns, const Element* weights, State* states,
                       const Source& source) const {
@@ -309,14 +306,14 @@ class ReduceRows {
     for (; i < count; ++i) combine(columns, states, item(i));
   }
 
-  // Starts to fetch a row, or the first lines of a long one.
+  // Only the first lines of a long row are fetched.
   static void fetch(const Element* row, int64_t columns) {
     constexpr int64_t kLine = 64 / sizeof(Element);
     const int64_t count = std::min(columns, kMostLinesAhead * kLine);
     for (int64_t c = 0; c < count; c += kLine) __builtin_prefetch(row + c);
   }
 
-  // Combines rows, each with its weights, with the states of their columns.
+  // Each row comes with its weights.
   template <typename... Items>
   [[gnu::always_inline]] void combine(Columns columns, State* states, const Items&... items) const {
     if constexpr (!kWeighted) {

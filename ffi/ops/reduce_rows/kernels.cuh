@@ -1,8 +1,7 @@
-// The kernels of reduce_rows and gathered_rows. The items of segments are rows of x, in the order of memory or by
-// index, multiplied by weights if there are any. Items and segment ends are consumed in one order, in equal tiles
-// (unit_tiles.cuh). A worker, a few neighbouring lanes, takes one row after the other; each lane has a vector of
-// columns. The block joins the states of its workers' first and last segments, and a second kernel joins the states of
-// the tiles' first and last segments.
+// The items of segments are rows of x, in the order of memory or by index, multiplied by weights if there are any.
+// Items and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A worker, a few neighbouring
+// lanes, takes one row after the other; each lane has a vector of columns. The block joins the states of its workers'
+// first and last segments, and a second kernel joins the states of the tiles' first and last segments.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -24,10 +23,10 @@ static_assert(kReduceRowsStagedBytes / 4 < kNoEntry);
 template <typename Operator>
 constexpr int kVectorOf = row_operator<Operator>().vector;
 
-// The weights of an item: none, one, or one for each group of its columns.
+// An item has no weight, one, or one for each group of its columns.
 enum class Weights { kNone, kOne, kGroups };
 
-// The rows that a lane reads at a time: usually 64 bytes of registers. With more, fewer blocks fit a multiprocessor.
+// These rows usually take 64 bytes of registers. With more of them, fewer blocks fit a multiprocessor.
 constexpr int kMostRowsInFlight = 4;
 template <Weights kWeights, typename Operator>
 constexpr int kRowsInFlight = kWeights == Weights::kGroups || Operator::kGivesIndex ? 2 : kMostRowsInFlight;
@@ -52,9 +51,9 @@ struct RowReduction {
   State* open;         // the states of the rows in each tile after its last end
   ResultVector<Operator> result;
 
-  // The slots of a tile's ends and rows. A worker of reduce_tiles also reads those after its last row.
+  // A worker of reduce_tiles also reads the slots after its last row.
   MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kMostRowsInFlight; }
-  // Shared memory of a block of reduce_tiles: slots, slots for the high words of rows, and a weight for each item.
+  // The memory holds slots, slots for the high words of rows, and a weight for each item.
   MGPU_HOST_DEVICE int64_t shared_bytes(bool has_weights) const {
     return unit_slots() * ((long_rows ? 8 : 4) + (has_weights ? static_cast<int64_t>(sizeof(State)) : 0));
   }
@@ -97,7 +96,7 @@ struct Neighbours {
     for (int i = 0; i < kWords; ++i) neighbours.words[i] = reinterpret_cast<const Word*>(from)[i];
     return neighbours;
   }
-  // Loads the first `columns` columns, `part` of them at a time.
+  // Only the first `columns` columns are loaded, `part` of them at a time.
   __device__ __forceinline__ static Neighbours load(const Item* from, int columns, int part) {
     if constexpr (kCount == 1) {
       return load(from);
@@ -115,7 +114,7 @@ struct Neighbours {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   }
-  // Stores the first `columns` columns, `part` of them at a time.
+  // Only the first `columns` columns are stored, `part` of them at a time.
   __device__ __forceinline__ void store(Item* to, int columns, int part) const {
     if constexpr (kCount == 1) {
       store(to);
@@ -129,7 +128,7 @@ struct Neighbours {
   }
 };
 
-// The columns of a lane: a vector of them, or fewer at the end of a row that is not cut into whole vectors.
+// A vector of columns, or fewer at the end of a row that is not cut into whole vectors.
 struct LaneColumns {
   int64_t first;
   int count;
@@ -141,7 +140,7 @@ __device__ __forceinline__ void store_columns(Item* to, const Item (&items)[kVec
   Neighbours<Item, kVector>::pack(items).store(to, columns.count, columns.part);
 }
 
-// Stores a lane's columns of an entry of the results, which begin at element `at`.
+// The lane's columns begin at element `at` of the results.
 template <int kVector, typename Operator>
 __device__ __forceinline__ void store_result(const RowReduction<Operator>& reduction, const Operator& op, int64_t at,
                                              const LaneColumns& columns,
@@ -166,7 +165,7 @@ __device__ __forceinline__ void store_result(const RowReduction<Operator>& reduc
   }
 }
 
-// The weights of a lane's columns, which may be in different groups.
+// The columns may be in different groups.
 template <int kVector, typename Operator>
 struct LaneWeights {
   using Element = typename Operator::Element;
@@ -288,7 +287,7 @@ struct TileProblems {
   static constexpr int kMostUnits = 1 << 16;
 };
 
-// Copies a tile's ends to shared memory. Returns the entry to which the ends' entries are relative.
+// Returns the entry to which the ends' entries are relative.
 template <typename Operator>
 __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
                                              uint32_t* ends) {
@@ -311,7 +310,7 @@ __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduc
   return tile.first_end - 2 * problems.first - 1;
 }
 
-// Finds the first end of each worker's share of a tile, whose ends are in shared memory.
+// The tile's ends are in shared memory.
 __device__ __forceinline__ void share_ends(const TileUnits& tile, const uint32_t* ends, int workers, int worker_units,
                                            int* worker_ends) {
   for (int i = threadIdx.x; i <= workers; i += kThreads) {
@@ -384,7 +383,7 @@ __device__ __forceinline__ void join_workers(Walk<kVector, Operator>& walk, int 
   }
 }
 
-// Loads data that are read only once, so that the cache is left to rows.
+// The data are read only once, so the cache is left to rows.
 template <typename Item>
 __device__ __forceinline__ Item load_once(const Item* from) {
   using Word = typename Neighbours<Item, 1>::Word;
@@ -425,9 +424,8 @@ __device__ __forceinline__ void with_rows(const RowSources& sources, int64_t fir
   visit(ListedRows<int32_t>(sources, first_item));
 }
 
-// The lists that a block of reduce_tiles makes of its tile. `rows` has the numbers of rows, which count from the first
-// item if rows are not gathered. `high` has the high words of these numbers, or is null if they have none. `weights`
-// has the weights, if each item has one.
+// `rows` has the numbers of rows, which count from the first item if rows are not gathered. `high` has the high words
+// of these numbers, or is null if they have none. `weights` has the weights, if each item has one.
 template <typename State>
 struct TileLists {
   uint32_t* rows;
@@ -578,7 +576,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
   join_workers<kReduceRowsMostLanes>(walk, reduction.lanes, tile_index);
 }
 
-// Brings a tile's rows of up to kStates columns to shared memory, as states. A dropped item becomes the identity.
+// Rows of up to kStates columns become states in shared memory. A dropped item becomes the identity.
 template <Weights kWeights, int kStates, typename Operator, typename Rows>
 __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reduction, const Operator& op,
                                            const TileUnits& tile, const LaneColumns& columns, const Rows& rows,
@@ -638,8 +636,8 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
   }
 }
 
-// Reduces tiles of rows of up to kStates columns. All threads bring rows to shared memory in turn; then each thread
-// takes one row after the other.
+// All threads bring rows of up to kStates columns to shared memory in turn; then each thread takes one row after the
+// other.
 template <Weights kWeights, int kStates, typename Operator>
 __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
     reduce_short_rows(RowReduction<Operator> reduction, Operator op) {
@@ -684,7 +682,7 @@ template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator> reduction, Operator op, int lanes) {
   using State = typename Operator::State;
   __shared__ State parts[kJoinThreads];
-  // The tiles of segments that the whole block joins.
+  // The whole block joins these tiles.
   __shared__ int long_tiles[kJoinThreads / kJoinLeastLanes];
   __shared__ int64_t long_begins[kJoinThreads / kJoinLeastLanes];
   __shared__ int long_count;

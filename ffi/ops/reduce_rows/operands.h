@@ -1,5 +1,4 @@
-// The calls of reduce_rows and gathered_rows as their kernels see them: segments of rows, whose columns are reduced
-// separately.
+// The columns of segments of rows are reduced separately.
 #pragma once
 
 #include "ops/reduce/operands.h"
@@ -9,7 +8,7 @@ namespace mgpu {
 struct RowOperator;
 struct RowTiling;
 
-// The rows of x that are the items of the reduced sequence: item i is row i, or the row at index i of `indices`.
+// Item i of the reduced sequence is row i of x, or the row at index i of `indices`.
 struct RowSources {
   int64_t width;   // elements of a row
   int64_t count;   // rows of a problem's x
@@ -21,7 +20,6 @@ struct RowSources {
 
   // Whether the numbers of rows that items have by index may need more than 32 bits.
   MGPU_HOST_DEVICE bool has_long_numbers() const { return indices.data && problems * count > int64_t{~0u}; }
-  // The first row of the problem of item i.
   MGPU_HOST_DEVICE int64_t problem_begin(int64_t i) const { return problems == 1 ? 0 : i / length * count; }
 
   // The row of item i among the rows of all problems, or kNone.
@@ -45,14 +43,14 @@ struct ReduceRowsOperands : OperatorOperands {
   SegmentEnds ends() const { return {segments}; }
   bool is_empty() const { return segments.rows * segments.heads_count * sources.width == 0; }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   RowTiling tiling(const RowOperator& op) const;
   struct Scratch;
   Scratch layout(Workspace& workspace, const RowOperator& op) const;
 };
 
-// The call of gathered_rows. It has one more operand, weights [.., items, groups] of x's type, or absent: each item has
-// a weight for each group of neighbouring columns. Only sums have weights.
+// gathered_rows has one more operand: weights [.., items, groups] of x's type, or absent. Each item has a weight for
+// each group of neighbouring columns. Only sums have weights.
 struct GatheredRowsOperands : ReduceRowsOperands {
   const void* weights = nullptr;
   int64_t groups = 0;

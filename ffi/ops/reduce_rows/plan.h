@@ -1,4 +1,3 @@
-// How CUDA reduces rows: tiles and scratch memory.
 #pragma once
 
 #include "cuda/device.h"
@@ -25,8 +24,8 @@ constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;
 constexpr int64_t kReduceRowsLeastReads = 4;  // the fewest reads of a row, on average
 constexpr uint32_t kNoRow = ~0u;  // the number, in 32 bits or in both halves of 64, of the row of a dropped item
 
-// The properties of an operator that a plan needs: the elements that a lane takes; the most columns of a short row; the
-// bytes of a state; and whether short rows are staged, which does not pay for narrow integers.
+// What a plan needs of an operator: the elements that a lane takes; the most columns of a short row; the bytes of a
+// state; and whether short rows are staged, which does not pay for narrow integers.
 struct RowOperator {
   int vector;
   int short_columns;
@@ -68,12 +67,11 @@ struct RowTiling {
   constexpr int staged_states() const { return width == 1 ? 1 : op.short_columns; }
   constexpr int most_units() const {
     if (!is_staged()) return kReduceRowsTileBytes / unit_bytes / workers();
-    // An odd number of units, so that threads whose rows lie this far apart access different banks.
+    // The number of units is odd, so that threads whose rows lie this far apart access different banks.
     const int fit = kReduceRowsStagedBytes / (staged_states() * op.state_bytes * kReduceRowsThreads);
     return minimum(fit - 1, kReduceRowsStagedUnits) | 1;
   }
-  // The units of a worker. Tiles fill a large device in whole waves, because a last wave of few tiles would cost as
-  // much as a whole one.
+  // Tiles fill a large device in whole waves, because a last wave of few tiles would cost as much as a whole one.
   constexpr int worker_units() const {
     const int64_t least_tiles = maximum<int64_t>(ceil_div<int64_t>(units, int64_t{most_units()} * workers()), 1);
     const int64_t waves = ceil_div(least_tiles * slices(), wave());
@@ -85,8 +83,8 @@ struct RowTiling {
   constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
 };
 
-// Scratch memory of the CUDA kernels. For each tile: the number of items before it, its first end or -1, and the states
-// of its first and last segments, one row of states each.
+// For each tile: the number of items before it, its first end or -1, and the states of its first and last segments, one
+// row of states each.
 struct ReduceRowsOperands::Scratch {
   int64_t* items_before;
   int64_t* first_end;

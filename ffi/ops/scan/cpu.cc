@@ -1,5 +1,5 @@
-// scan on the CPU, over fixed tiles that are spread over threads. Each tile is reduced, the tiles' states are combined
-// in order, then each tile is scanned from the state before it. The result does not depend on the number of threads.
+// Fixed tiles are spread over threads. Each tile is reduced, the tiles' states are combined in order, then each tile is
+// scanned from the state before it. The result does not depend on the number of threads.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -33,7 +33,7 @@ class Scan {
   using State = typename Operator::State;
   using Since = SinceRestart<State>;
   using Running = cpu::Running<Operator>;
-  // The items of a tile: few enough that part of the first pass's data is still in a cache in the second pass.
+  // Few enough items that part of the first pass's data is still in a cache in the second pass.
   static constexpr int64_t kTile = kScanTile;
   static constexpr int64_t kBlock = 32;
 
@@ -87,17 +87,15 @@ class Scan {
   }
 
  private:
-  // The state from which the scan of a row starts.
   State first_state(int64_t row) const {
     return problem_.initial ? op_.extract(problem_.initial[row], 0) : op_.identity();
   }
-  // The first item of a tile in the order of the scan.
   int64_t first_of_tile(int64_t i) const {
     return problem_.reverse ? std::min(total_, (tiles_ - i) * kTile) - 1 : i * kTile;
   }
 
-  // Calls visit(piece, restarts) for the parts of a tile that lie within one segment, in the order of the scan;
-  // `restarts` says whether the part begins its segment. Tiles are numbered in the order of the scan too.
+  // Calls visit(piece, restarts) for the parts of a tile that lie within one segment, in the order of the scan, in
+  // which tiles are numbered too; `restarts` says whether the part begins its segment.
   template <typename Visit>
   void for_each_piece(int64_t i, Visit visit) const {
     const int64_t tile = problem_.reverse ? tiles_ - 1 - i : i;
@@ -125,7 +123,6 @@ class Scan {
     return fold(op_, x_, items.begin, items.end);
   }
 
-  // Marks the positions in [begin, end] that start a segment.
   std::vector<uint8_t> mark_cuts(Range<int64_t> range) const {
     std::vector<uint8_t> cuts(range.size() + 1);
     const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
@@ -145,8 +142,8 @@ class Scan {
   }
 
   // The prefix within the tile is kept apart from the prefix before the tile, and each block is scanned from the
-  // identity. So floats have the rounding errors of short sums, and a block's chain of additions does not wait for
-  // the chain of the previous block.
+  // identity. So floats have the rounding errors of short sums, and a block does not wait for the previous block's
+  // chain of additions.
   void scan_piece(Range<int64_t> piece, State before_tile, Running& in_tile) const {
     const int64_t row = segments_.row(piece.begin);
     const int64_t row_begin = row * segments_.length;
@@ -193,7 +190,6 @@ class Scan {
     in_tile.add(scanned[count]);
   }
 
-  // Whether none of the row's live items come after this part.
   bool ends_row(Range<int64_t> piece, int64_t row_begin, int64_t live) const {
     if (problem_.reverse || live == 0) return piece.begin == row_begin;
     return piece.begin < row_begin + live && row_begin + live <= piece.end;

@@ -1,7 +1,7 @@
-// scan on CUDA, in one pass over memory. There are kernels for tiles of long rows, for whole rows that are not long,
-// for several short rows per warp or block, and for scans that restart at heads. All but the kernel for short rows per
-// block read vectors of 16 bytes. A warp's items are in rows of 32 vectors, one per lane. A row of vectors is scanned
-// by shuffles in the registers that it was loaded to, so most kernels transpose nothing through shared memory.
+// A scan is one pass over memory. There are kernels for tiles of long rows, for whole rows that are not long, for
+// several short rows per warp or block, and for scans that restart at heads. A warp's items are in rows of 32 vectors,
+// one per lane. A row of vectors is scanned by shuffles in the registers that it was loaded to, so most kernels
+// transpose nothing through shared memory.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch_operator.h"
@@ -17,7 +17,7 @@ namespace mgpu::cuda {
 
 namespace scanning {
 
-// Whether a block may get the shared memory that scan_tiles needs; devices before sm_80 do not grant it.
+// Devices before sm_80 do not grant a block the shared memory that scan_tiles needs.
 bool has_shared_tiles(const Call& call) {
   return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
 }
@@ -37,7 +37,6 @@ ScanTask<Operator> task_of(const ScanOperands& operands) {
           .initial = operands.initial};
 }
 
-// Launches the kernel of a variant.
 template <ScanOperands::Path kPath, typename Operator>
 void launch(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   using State = typename Operator::State;
@@ -51,8 +50,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   task.look_back = scratch.look_back;
   task.listed = scratch.listed;
   if constexpr (kPath == Path::kWarpByRow) {
-    // A warp with several rows loads the next one ahead. Blocks with many rows would drift apart: for 2^17 rows of 1000
-    // floats, a grid of 16 times as many blocks as are resident takes 0.266 ms, a grid of resident blocks 0.287.
+    // A warp with several rows loads the next one ahead. Blocks with many rows would drift apart, so the grid has 16
+    // times as many blocks as are resident.
     const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
     const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
     const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
@@ -76,8 +75,7 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   }
 }
 
-// Launches the kernel for several short rows per warp. Returns false if another kernel is faster, or if the arrays do
-// not begin at multiples of 16 bytes.
+// Returns false if another kernel is faster, or if the arrays do not begin at multiples of 16 bytes.
 template <typename Operator>
 bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const auto task = task_of<Operator>(operands);
@@ -89,7 +87,7 @@ bool launch_packs(const Call& call, const ScanOperands& operands, const Operator
   return true;
 }
 
-// Launches the kernel for several short rows per block. Returns false if rows are too long for it.
+// Returns false if rows are too long.
 template <typename Operator>
 bool launch_short_rows(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const Segments& segments = operands.segments;
@@ -130,7 +128,7 @@ void list_scan_shapes(const Call&, KernelShapeList& list) {
 
 namespace {
 
-// Scans the items of each row. Returns true if the results need no second pass for initial items.
+// Returns true if the results need no second pass for initial items.
 bool scan_items(const Call& call, const ScanOperands& operands, CUstream_st* stream) {
   using Path = ScanOperands::Path;
   const Segments& segments = operands.segments;

@@ -1,4 +1,3 @@
-// The call of scan as its kernels see it: the same on both platforms.
 #pragma once
 
 #include "ops/common/operators.h"
@@ -28,12 +27,12 @@ struct ScanOperands : OperatorOperands {
   //                matter. If there are several rows, they must consist of whole vectors of 16 bytes.
   //   kWarpByRow   A warp scans a row. This is for shorter rows, or if there are enough rows to keep the device busy.
   //                If there are many, rows need not consist of whole vectors: neighbouring rows then share vectors.
-  //   kSegments    Tiles run on across rows, with restarts. This is for all other scans.
-  // Products are rare, so kTilesByRow and kWarpByRow take only products of 8-byte items.
+  //   kSegments    Tiles run on across rows, with restarts. This is for all other scans, and for products of items
+  //                of up to 4 bytes.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };
   Path path() const;
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   struct Tiles;
   Tiles tiles(Path path, int64_t state_bytes) const;
   struct Scratch;

@@ -1,4 +1,3 @@
-// How CUDA scans: tiles and scratch memory.
 #pragma once
 
 #include "algorithm/look_back.h"
@@ -25,9 +24,8 @@ struct ScanOperands::Tiles {
   int64_t look_back_words() const { return 1 + rows * LookBackLayout{per_row}.words(state_bytes); }
 };
 
-// Scratch memory of the CUDA kernels: a ticket counter with the tiles' look-back words, and the number of listed heads
-// before each tile of the segmented kernel. There is always room for the segmented kernel (Path::kSegments), because it
-// can replace the other kernels.
+// A ticket counter with the tiles' look-back words, and the number of listed heads before each tile of the segmented
+// kernel. There is always room for this kernel (Path::kSegments), because it can replace the others.
 struct ScanOperands::Scratch {
   uint64_t* look_back;
   int64_t* listed;

@@ -1,4 +1,4 @@
-// The parameter of the kernels of a scan, and how a warp scans vectors of items, one per lane.
+// How a warp scans vectors of items, one per lane.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -11,7 +11,7 @@ constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
 // The unroll factor of loops that do not limit the speed of a scan. It is 1 for callers' functions with large states:
-// each copy of such a function in an unrolled loop makes the compilation at the first call much longer.
+// each copy of such a function in an unrolled loop makes the compilation much longer.
 template <typename Operator>
 constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
 

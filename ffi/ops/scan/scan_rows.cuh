@@ -1,11 +1,10 @@
-// Scans whole rows that are not long, one warp per row.
 #pragma once
 
 #include "ops/scan/problem.cuh"
 
 namespace mgpu::cuda::scanning {
 
-// The blocks of scan_rows on a multiprocessor: as many as the registers allow.
+// Blocks on a multiprocessor: as many as the registers allow.
 template <typename Operator>
 constexpr int kRowBlocks = sizeof(typename Operator::Element) == 1                                              ? 1
                            : Vector<typename Operator::Element>::kItems * sizeof(typename Operator::State) > 32 ? 2

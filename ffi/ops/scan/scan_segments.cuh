@@ -8,8 +8,8 @@
 
 namespace mgpu::cuda::scanning {
 
-// The shape of the kernel's tiles: as many items as a block has registers for their states. Offsets in a tile are in
-// the order of the scan: a reverse scan counts them from the end of the tile's memory.
+// A tile has as many items as a block has registers for their states. Offsets in a tile are in the order of the scan: a
+// reverse scan counts them from the end of the tile's memory.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -25,19 +25,17 @@ struct Shape {
   static constexpr int kTile = kThreads * kItems;
   static_assert(kRows * kVector == kItems && kItems <= 32);
 
-  // The offset of a thread's vector in row `row`.
   __device__ __forceinline__ static int offset(int row) {
     const int warp = threadIdx.x / kWarp;
     return (warp * kItems + row * kVector) * kWarp + static_cast<int>(threadIdx.x) % kWarp * kVector;
   }
 };
 
-// The kernel's blocks on a multiprocessor: as many as the registers allow without a spill.
+// Blocks on a multiprocessor: as many as the registers allow without a spill.
 template <typename Operator>
 constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
 
-// Counts the listed heads before each tile. One warp per tile. A forward scan restarts at a head, and a reverse scan at
-// the item before a head.
+// One warp per tile. A forward scan restarts at a head, and a reverse scan at the item before a head.
 template <int kBlock = kThreads>
 __global__ void __launch_bounds__(kBlock)
     list_heads(Segments segments, int64_t tiles, int tile_items, bool reverse, int64_t* listed) {
@@ -50,7 +48,7 @@ __global__ void __launch_bounds__(kBlock)
   if (threadIdx.x % kWarp == 0) listed[tile] = heads;
 }
 
-// Marks the restarts of the tile that begins at `begin`, one byte per position, in the order of the scan.
+// The tile begins at `begin`. There is one byte per position, in the order of the scan.
 template <int kTile>
 __device__ void mark_restarts(uint8_t* restarts, const Segments& segments, int64_t begin, Range<int64_t> listed,
                               bool reverse) {
@@ -62,7 +60,6 @@ __device__ void mark_restarts(uint8_t* restarts, const Segments& segments, int64
                       });
 }
 
-// The bitmap of a vector's marks.
 template <int kVector>
 __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
   using Word = std::conditional_t<kVector == 1, uint8_t, std::conditional_t<kVector == 2, uint16_t, uint32_t>>;
@@ -76,8 +73,8 @@ __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
   return bits;
 }
 
-// A tile that begins at `begin`. Places count the items of the tile in the order of memory. All places from `live` on
-// are dead, past their row's count. If a tile has several rows, each with its own count, other places may be dead too.
+// Places count the items of a tile in the order of memory. All places from `live` on are dead, past their row's count.
+// If a tile has several rows, each with its own count, other places may be dead too.
 template <typename Operator>
 struct SegmentTile {
   using Shape = scanning::Shape<Operator>;
@@ -97,7 +94,6 @@ struct SegmentTile {
     return begin + place - row * segments.length < segments.live(row);
   }
 
-  // Where the thread's vector in row `row` begins.
   __device__ __forceinline__ int place_of(int row) const {
     const int offset = Shape::offset(row);
     return task.is_reverse() ? Shape::kTile - kVector - offset : offset;
@@ -113,7 +109,7 @@ struct SegmentTile {
     }
   }
 
-  // Stores the results of the thread's vector at `first`. They are in the order of the scan.
+  // Results are in the order of the scan.
   __device__ __forceinline__ void store(const typename Operator::Result (&results)[kVector], int first) const {
     typename Operator::Result placed[kVector];
 #pragma unroll
@@ -130,8 +126,8 @@ struct SegmentTile {
   }
 };
 
-// Returns the sum of all items before the thread's warp: those of the preceding tiles, and those of the block's
-// preceding warps. The last tile stores the total if all items are of one row.
+// The sum of the preceding tiles, and of the block's preceding warps. The last tile stores the total if all items are
+// of one row.
 template <typename Operator, typename Sums, typename Sum>
 __device__ __forceinline__ Sum sum_before(const ScanTask<Operator>& task, const Operator& op, const Sums& sums,
                                           const int64_t& index, bool mixes_rows, const Sum& warp_sum,
@@ -150,7 +146,7 @@ __device__ __forceinline__ Sum sum_before(const ScanTask<Operator>& task, const 
   return sums(shared_before, in_block.before);
 }
 
-// Returns the heads among the thread's items: bit row * kVector + k says that an item restarts the scan.
+// Bit row * kVector + k says that an item of the thread restarts the scan.
 template <typename Shape, typename Operator>
 __device__ __forceinline__ unsigned find_heads(const ScanTask<Operator>& task, uint8_t* restarts, int64_t begin,
                                                int64_t in_memory) {
@@ -165,7 +161,7 @@ __device__ __forceinline__ unsigned find_heads(const ScanTask<Operator>& task, u
   return heads;
 }
 
-// Scans with restarts at heads and at the start of each row, by tiles on a grid over all rows.
+// Tiles lie on a grid over all rows.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(ScanTask<Operator> task, Operator op) {
   using State = typename Operator::State;
@@ -195,7 +191,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   const bool whole = task.aligned && live == Shape::kTile && !counts_by_item;
   const SegmentTile<Operator> tile{task, op, begin, counts_by_item, size, live, whole};
 
-  // Load.
   const auto x = task.x + begin;
   State states[kRows][kVector];
   if (whole) {
@@ -222,7 +217,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     }
   }
 
-  // Scan each vector, then each row, then the warp's rows.
   const unsigned heads = find_heads<Shape>(task, restarts, begin, in_memory);
   const auto heads_up_to = [&](int row, int k) {  // the heads among a vector's items 0 .. k
     return heads >> (row * kVector) & ((2u << k) - 1);
@@ -248,7 +242,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   const State before_warp =
       Sums::state(sum_before(task, op, sums, index, mixes_rows, warp_sum, warp_sums, shared_before));
 
-  // Finish and store.
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     const int first = tile.place_of(row);

@@ -7,9 +7,9 @@
 
 namespace mgpu::cuda::scanning {
 
-// The structure of the kernel. A block has kWorkers threads, which scan tiles of a few vectors per thread, and three
-// warps for the look-back and the tickets. A tile is summed up kAhead steps before its look-back starts. Two blocks
-// fill a multiprocessor's shared memory and its registers.
+// A block has kWorkers threads, which scan tiles of a few vectors per thread, and three warps for the look-back and the
+// tickets. A tile is summed up kAhead steps before its look-back starts. Two blocks fill a multiprocessor's shared
+// memory and its registers.
 struct TileShape {
   static constexpr int kWorkers = kScanThreads;
   static constexpr int kAhead = 3;
@@ -45,7 +45,7 @@ struct Staged {
   }
 };
 
-// A tile of items of a caller's function in shared memory, leaf by leaf (an item has an array per leaf).
+// The items of a caller's function lie leaf by leaf.
 template <IsItem Element>
 struct Staged<Element> {
   using Items = Vector<Element>;
@@ -55,7 +55,6 @@ struct Staged<Element> {
   static constexpr int kBytes = kVectors * Items::kItems * kShape.packed;
   char* data;
 
-  // Where leaf kLeaf begins.
   template <int kLeaf>
   static constexpr int offset() {
     if constexpr (kLeaf == 0) {
@@ -98,15 +97,14 @@ struct Staged<Element> {
   }
 };
 
-// A block's steps through its tiles, which are numbered by tickets. In step k, the workers start to copy tile k + 2 +
-// kAhead to shared memory, sum up tile k + 1 + kAhead, and scan tile k; a thread reads only vectors that it copied.
-// Meanwhile one warp publishes the sum as soon as it is computed, another ends the look-back of tile k and starts that
-// of tile k + 1, and a third draws a ticket.
+// In step k of a block, the workers start to copy tile k + 2 + kAhead to shared memory, sum up tile k + 1 + kAhead, and
+// scan tile k; a thread reads only vectors that it copied. Meanwhile one warp publishes the sum as soon as it is
+// computed, another ends the look-back of tile k and starts that of tile k + 1, and a third draws a ticket.
 //
-// Other blocks draw the preceding tiles at about the same time as a block draws its own. By the time that a tile looks
-// back, their sums were published some steps ago, so the look-back hardly waits. For the same reason a group's sum is
-// published one step after the sum of its last tile, and the sum of a group of groups another step later: otherwise
-// each step would wait for the slowest of 32 blocks, which takes 0.39 ms instead of 0.28 for 2^27 floats.
+// Other blocks draw the preceding tiles at about the same time. Their sums were published some steps ago, so the
+// look-back hardly waits. For the same reason a group's sum is published one step after the sum of its last tile, and
+// the sum of a group of groups another step later: otherwise each step would wait for the slowest of 32 blocks, which
+// takes 0.39 ms instead of 0.28 for 2^27 floats.
 //
 // Blocks never wait for each other in a cycle. Look-backs and groups wait for sums of tiles with earlier tickets, and a
 // tile's sum is published after the block's look-backs and groups of tiles with earlier tickets.
@@ -185,7 +183,6 @@ struct TileStream {
     }
   }
 
-  // Sums up the warp's part of a tile.
   __device__ __forceinline__ void sum(int k) const {
     State state;
     if constexpr (Operator::kCommutes) {
@@ -196,7 +193,7 @@ struct TileStream {
     if (lane() == 0) warp_sums(k)[warp()] = state;
   }
 
-  // The combination of a vector's items, in the order of the scan.
+  // Combines a vector's items in the order of the scan.
   template <bool kWhole>
   __device__ __forceinline__ State vector_sum(int k, int row) const {
     const int64_t begin = tile(k).begin;
@@ -212,8 +209,8 @@ struct TileStream {
     return sum;
   }
 
-  // Combines the warp's items row by row, in the order of the scan. In whole tiles, which most tiles are, the sums of
-  // all rows are folded at once.
+  // Combines the warp's items row by row, in the order of the scan. In whole tiles, the sums of all rows are folded at
+  // once.
   template <bool kWhole>
   __device__ __forceinline__ State sum_in_order(int k) const {
     if constexpr (!kWhole) {
@@ -307,7 +304,7 @@ struct TileStream {
   }
 };
 
-// Scans rows by their tiles. Not all blocks of the grid need to be resident.
+// Not all blocks of the grid need to be resident.
 template <typename Operator>
 __global__ void __launch_bounds__(TileShape::kThreads, sizeof(typename Operator::State) > 16 ? 1 : TileShape::kBlocks)
     scan_tiles(ScanTask<Operator> task, Operator op) {

@@ -1,4 +1,4 @@
-// scan of short rows, several per block. A row's states are in shared memory, and a few threads scan them.
+// A row's states are in shared memory, and a few threads scan them.
 #pragma once
 
 #include "algorithm/segments.h"

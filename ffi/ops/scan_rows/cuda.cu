@@ -1,5 +1,4 @@
-// Launches scan_rows on CUDA: a kernel that marks the heads, if there are any, and one that scans in one pass over
-// memory.
+// One kernel marks the heads, if there are any, and another scans in one pass over memory.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/scan_rows/task.h"

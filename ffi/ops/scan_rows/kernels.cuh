@@ -1,7 +1,7 @@
-// The kernel of scan_rows. A block takes a tile of rows and columns, in shared memory. Its threads form groups with one
-// thread for each column, and each group takes neighbouring rows. A thread walks down its rows twice: first to sum them
-// up, and then, once it knows the sum of all rows before them, to compute the results. While one block of a
-// multiprocessor waits, the others work.
+// A block takes a tile of rows and columns, in shared memory. Its threads form groups with one thread for each column,
+// and each group takes neighbouring rows. A thread walks down its rows twice: first to sum them up, and then, once it
+// knows the sum of all rows before them, to compute the results. While one block of a multiprocessor waits, the others
+// work.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -16,8 +16,7 @@ namespace mgpu::cuda::row_scanning {
 constexpr int kThreads = kScanRowsThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// An element is a number (leaves_of is then 0), or an item of a caller's function, whose leaves are numbers, each in an
-// array of its own.
+// A number has no leaves. An item of a caller's function has some, each a number in an array of its own.
 template <typename Element>
 constexpr int leaves_of() {
   if constexpr (IsItem<Element>) {
@@ -92,7 +91,7 @@ struct RowScan {
   ResultVector<Operator> totals;  // null if not requested
 };
 
-// Marks the heads of each problem, or of one if all problems share them.
+// If all problems share their heads, those of one are marked.
 template <int kBlock = kThreads>
 __global__ void __launch_bounds__(kBlock)
     mark_heads(Segments segments, int64_t problems, int64_t mark_words, uint32_t* marks) {
@@ -153,7 +152,6 @@ struct TileScan {
   }
 
   __device__ __forceinline__ int tile_rows() const { return task.groups * kRows; }
-  // The elements of a leaf in shared memory.
   template <int kLeaf>
   __device__ __forceinline__ Leaf* plane() const {
     return reinterpret_cast<Leaf*>(buffer + kLeaf * task.element_space) + shared.tile.lead;
@@ -264,7 +262,7 @@ struct TileScan {
     const int step = task.reverse ? -1 : 1;
     const int begin = task.reverse ? tile_rows() - 1 - group * kRows : group * kRows;
     const auto row_of = [&](int i) { return begin + i * step; };
-    // The marks of `count` rows, in the order of the scan.
+    // Loads the marks of `count` rows, in the order of the scan.
     const auto load_marks = [&](int i, int count) {
       if constexpr (kSegmented) {
         const int bit = first_bit + (task.reverse ? row_of(i) - count + 2 : row_of(i));
@@ -306,8 +304,8 @@ struct TileScan {
     return Sums::make(state, restarted);
   }
 
-  // Scans the groups' sums, for each column. If there are fewer columns than lanes of a warp, the sums of each warp's
-  // groups are joined first. Contains barriers.
+  // If there are fewer columns than lanes of a warp, the sums of each warp's groups are joined first. Contains
+  // barriers.
   __device__ Prefix<Sum> scan_groups(Sum sum) const {
     const Sums sums{op};
     Sum* const parts = shared.parts;
@@ -338,15 +336,14 @@ struct TileScan {
     return prefix;
   }
 
-  // The first word of a slot of the thread's column. The same words of all columns lie next to each other.
+  // The same words of all columns lie next to each other.
   __device__ __forceinline__ uint64_t* slot(int64_t i) const {
     return shared.tile.words + i * Slots::kWords * task.columns + column;
   }
   __device__ __forceinline__ void publish(int64_t i, const Sum& sum) const {
     if (group == 0) Slots::publish(slot(i), sum, 1, task.columns);
   }
-  // Adds up `count` slots. Each group takes neighbouring slots, and loads a few before it waits for the first. Contains
-  // barriers.
+  // Each group takes neighbouring slots, and loads a few before it waits for the first. Contains barriers.
   template <typename SlotOf>
   __device__ Sum add_slots(int count, SlotOf slot_of) const {
     constexpr int kBatch = Slots::kWords > 2 ? 2 : sizeof(State) > 8 ? 3 : sizeof(State) > 4 ? 4 : 6;
@@ -412,7 +409,7 @@ struct TileScan {
     return before;
   }
 
-  // Whether a leaf of the results is as wide as the elements. It then replaces them in shared memory.
+  // A leaf of the results replaces the elements in shared memory if it is as wide.
   template <int kLeaf>
   static constexpr bool replaces() {
     if constexpr (IsItem<Result>) {
@@ -422,7 +419,7 @@ struct TileScan {
     }
   }
 
-  // Scans the thread's rows from the state before them.
+  // `state` is the state before the thread's rows.
   __device__ __forceinline__ void scan_rows(State state) const {
     const int64_t to = shared.tile.origin + column;
     const int64_t first_row = shared.tile.first_row;
@@ -480,7 +477,7 @@ struct TileScan {
   }
 };
 
-// The kernel's blocks on a multiprocessor: as many as the registers allow without a spill.
+// Blocks on a multiprocessor: as many as the registers allow without a spill.
 template <typename Operator, bool kSegmented>
 constexpr int kBlocks = sizeof(typename Operator::State) > 16  ? 2
                         : sizeof(typename Operator::State) > 8 ? 2 + IsItem<typename Operator::Element>

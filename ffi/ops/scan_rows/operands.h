@@ -1,4 +1,4 @@
-// The call of scan_rows as its kernel sees it: rows, whose columns are scanned separately.
+// The columns of rows are scanned separately.
 #pragma once
 
 #include "ops/common/operators.h"
@@ -22,7 +22,7 @@ struct ScanRowsOperands : OperatorOperands {
   explicit ScanRowsOperands(const Call& call);
   ScanRowsOperands(const Call& call, const Arguments& in);
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   RowScanTiling tiling() const;
   RowScanScratch layout(Workspace& workspace, int64_t state_bytes) const;
 };

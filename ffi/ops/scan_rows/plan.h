@@ -1,4 +1,3 @@
-// How scan_rows divides rows and columns into tiles on CUDA, and its scratch memory.
 #pragma once
 
 #include "algorithm/look_back.h"
@@ -15,24 +14,23 @@ using RowLookBack = LookBackTree<16>;
 // column. The tiles follow from the shapes alone, so results have the same bits on every device.
 //
 // For each of its columns, a tile publishes a sum and reads the sums of earlier tiles. Slices are narrow, so that tiles
-// have many rows and few sums are exchanged. But if rows are that wide, a slice has at least 128 bytes of a row, as
-// many as a cache line. If a problem has too few rows for all threads, slices are wider.
+// have many rows and few sums are exchanged, but a slice has at least 128 bytes of a row, as many as a cache line, if
+// rows are that wide. If a problem has too few rows for all threads, slices are wider.
 //
-// An element is a number, or an item of a caller's function. The leaves of an item are numbers of one width, and each
-// leaf is an array of rows of its own. A tile has a separate plane of shared memory for each leaf.
+// An item of a caller's function has leaves, numbers of one width in separate arrays of rows. A tile has a separate
+// plane of shared memory for each leaf.
 struct RowScanTiling {
   int64_t rows;           // the rows of a problem
   int64_t width;          // the elements of a row
   int64_t element_bytes;  // the bytes of a number, or of one leaf of an item
   int leaves = 0;         // the leaves of an item; 0 if elements are numbers
 
-  // The number of rows that a thread loads at once. It is smaller for items, because the loop over these rows is
-  // unrolled, and each copy of a caller's function takes time to compile.
+  // A thread loads so many rows at once. For items there are fewer, because the loop over these rows is unrolled, and
+  // each copy of a caller's function takes time to compile.
   static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
-  // The number of rows of a thread. It is odd, so that lanes of neighbouring groups read different banks. The rows hold
-  // at most 136 bytes of a column. Those of items of several leaves, which have at most 32 bytes each, hold at most 208
-  // bytes in all planes together: states in registers leave room for fewer blocks on a multiprocessor, which have to
-  // load as much. A tile takes at most 37 KB of shared memory, or 54 KB if items have several leaves.
+  // The number of rows of a thread is odd, so that lanes of neighbouring groups read different banks. The rows hold at
+  // most 136 bytes of a column. Those of items of several leaves hold at most 208 bytes in all planes together: states
+  // in registers leave room for fewer blocks on a multiprocessor, which have to load as much.
   static constexpr int thread_rows(int64_t element_bytes, int leaves) {
     const int64_t rows = (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
     return static_cast<int>(1 + maximum<int64_t>((rows - 1) / step(leaves), 1) * step(leaves));
@@ -40,7 +38,7 @@ struct RowScanTiling {
   constexpr int thread_rows() const { return thread_rows(element_bytes, leaves); }
   constexpr int vector() const { return static_cast<int>(16 / element_bytes); }
 
-  // The columns of a slice. In a row, a slice begins at a multiple of 16 bytes.
+  // In a row, a slice begins at a multiple of 16 bytes.
   constexpr int columns() const {
     const int64_t groups = clamp<int64_t>(ceil_div<int64_t>(rows, thread_rows()), 1, kScanRowsThreads);
     const int64_t least = maximum(128 / element_bytes, kScanRowsThreads / groups);
@@ -49,15 +47,15 @@ struct RowScanTiling {
     return static_cast<int>(slices == 1 ? columns : ceil_div<int64_t>(columns, vector()) * vector());
   }
   constexpr int64_t slices() const { return ceil_div<int64_t>(width, columns()); }
-  // The number of groups of threads of a tile. A group has one thread for each column, and takes thread_rows() rows.
+  // A group has one thread for each column, and takes thread_rows() rows.
   constexpr int groups() const { return kScanRowsThreads / columns(); }
   constexpr int tile_rows() const { return groups() * thread_rows(); }
   constexpr int64_t tiles() const { return maximum<int64_t>(ceil_div<int64_t>(rows, tile_rows()), 1); }
 
-  // The bytes of shared memory for the elements of one plane. The first element may begin within a vector of 16 bytes,
-  // as it does in memory, so there is one more vector.
+  // The first element of a plane may begin within a vector of 16 bytes, as it does in memory, so there is one more
+  // vector.
   constexpr int element_space() const { return (ceil_div(tile_rows() * columns(), vector()) + 1) * 16; }
-  // The bytes of shared memory of a tile: its planes, then a bit for each row, which says whether the row is a head.
+  // The memory holds the planes of a tile, then a bit for each row, which says whether the row is a head.
   constexpr int64_t shared_bytes() const { return maximum(leaves, 1) * element_space() + (tile_rows() / 128 + 2) * 16; }
 
   // The number of 64-bit words through which the tiles of one slice exchange sums.
@@ -68,8 +66,8 @@ struct RowScanTiling {
   int64_t mark_words() const { return rows / 32 + 1; }
 };
 
-// Scratch memory of the CUDA kernels: a ticket counter and the look-back words of each problem's slices, then a bit for
-// each row, which marks heads. All of it is zeroed before the first kernel.
+// A ticket counter and the look-back words of each problem's slices, then a bit for each row, which marks heads. They
+// are zeroed before the first kernel.
 struct RowScanScratch {
   uint64_t* look_back;
   uint32_t* marks;

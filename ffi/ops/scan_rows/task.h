@@ -5,7 +5,7 @@
 
 namespace mgpu::cuda::row_scanning {
 
-// Sets the members that follow from the shapes. The caller sets the arrays and the direction.
+// The caller sets the arrays and the direction.
 template <typename Operator>
 RowScan<Operator> make_task(const RowScanTiling& tiling, const Segments& segments, int64_t state_bytes,
                             const RowScanScratch& scratch) {
@@ -27,8 +27,8 @@ RowScan<Operator> make_task(const RowScanTiling& tiling, const Segments& segment
   return task;
 }
 
-// Chooses how tiles are copied. `congruent` says whether elements and results begin at the same place within a vector
-// of 16 bytes, and `aligned` whether this place is the start of the vector.
+// `congruent` says whether elements and results begin at the same place within a vector of 16 bytes, and `aligned`
+// whether this place is the start of the vector.
 template <typename Operator>
 void set_copies(RowScan<Operator>& task, const RowScanTiling& tiling, bool congruent, bool aligned) {
   task.contiguous = task.slices == 1;
