@@ -1,7 +1,6 @@
-"""The operations over a mesh axis: the implementation of public functions with `axis_name=`.
+"""The operations over a mesh axis: the distributed forms of public functions with `axis_name=`.
 
-A public function checks its arguments, then passes its operands to its distributed form, a function in a module of this
-package. These modules use the public functions themselves, so each is imported when it is first used.
+Their modules use the public functions themselves, so each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 
 def devices_of(operation: str, axis_name: AxisName | None) -> int:
-    """Returns the number of devices of a mesh axis; one without an axis."""
+    """Returns the number of devices of a mesh axis; 1 without an axis."""
     if axis_name is None:
         return 1
     result: int = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name).size
@@ -72,8 +71,8 @@ def devices_of(operation: str, axis_name: AxisName | None) -> int:
 def over_axis(
     form: Callable[..., T], operation: str, axis_name: AxisName | None, *operands: object, **attributes: object
 ) -> T:
-    """Runs an operation over the devices of a mesh axis by its distributed form, a function of this package."""
+    """Runs an operation by its distributed form, a function of this package."""
     axis = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name)
-    # The distributed forms combine positions and counts of several types, which strict promotion would refuse.
+    # Distributed forms combine positions and counts of several types, which strict promotion would refuse.
     with jax.numpy_dtype_promotion("standard"):
         return form(axis, *operands, **attributes)

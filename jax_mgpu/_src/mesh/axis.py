@@ -1,4 +1,4 @@
-"""`Axis`, a mesh axis for operations: how many devices it has, which one this is, and exchanges of a few values."""
+"""`Axis`: the number of devices of a mesh axis, which one this is, and exchanges of a few values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Axis", "before"]
 
 
 def before(x: jax.Array) -> jax.Array:
-    """Returns, for each device, the sum of the values of the devices before it. x is `[..., devices, any]`.
+    """Returns, for each device, the sum of the values of earlier devices; x is `[..., devices, any]`.
 
-    XLA fuses this sum of a few numbers with its operands. A running sum is a separate program.
+    XLA fuses this sum of a few numbers with its operands, whereas a running sum is a separate program.
     """
     devices = jax.lax.broadcasted_iota(jnp.int32, (x.shape[-2],) * 2, 0)
     earlier = devices > devices.T
@@ -34,7 +34,7 @@ class Axis:
     """The devices of a mesh axis, or of several, in the order of `jax.lax.axis_index`.
 
     Each device has an array of equally many slots, of which the first ones hold its live items. The global array
-    consists of the live items of all devices, one device after the other.
+    consists of the live items of one device after the other.
     """
 
     def __init__(self, operation: str, name: AxisName):
@@ -68,9 +68,9 @@ class Axis:
 
     @functools.cached_property
     def shares_memory(self) -> bool | None:
-        """Whether the devices share their memory, as on CPUs. None if the mesh does not name its devices.
+        """Whether the devices share their memory, as on CPUs; None if the mesh does not name its devices.
 
-        An axis of vmap, rather than one of shard_map, lies within a device.
+        An axis of vmap lies within a device.
         """
         names = self.name if isinstance(self.name, tuple) else (self.name,)
         if not set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes):
@@ -83,18 +83,18 @@ class Axis:
         return result
 
     def varying(self, tree: T) -> T:
-        """Returns values with the type of those that differ from device to device, as a loop's carry must have."""
+        """Types values as differing from device to device, as a loop's carry must be."""
         typed: T = jax.tree.map(lambda x: reconcile_vma((x, self.index))[0], tree)
         return typed
 
     def index_dtype(self, argument: str, n: int) -> np.dtype:
-        """Returns the dtype of positions in a global array of which each device has n slots."""
+        """Returns the dtype of positions in a global array with n slots per device."""
         return index_dtype(self.operation, argument, self.size * n)
 
     def live(self, argument: str, n: int, count: jax.Array) -> jax.Array:
-        """Returns the number of live items of this device, of the type of global positions."""
+        """Returns the number of this device's live items, in the type of global positions."""
         return live_items(n, count, self.index_dtype(argument, n))
 
     def begin(self, counts: jax.Array) -> jax.Array:
-        """Returns the global position of this device's first item, by the live items of all devices."""
+        """Returns the global position of this device's first item."""
         return jnp.sum(jnp.where(self.devices < self.index, counts, 0), dtype=counts.dtype)

@@ -19,7 +19,7 @@ __all__ = ["bulk_insert", "bulk_remove"]
 def bulk_remove(
     axis: Axis, rows: jax.Array, indices: jax.Array, count: jax.Array, *, size: int, fill_value: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns this device's remaining items, which stay on it, and their number."""
+    """Returns the items that remain on this device, and their number."""
     n = rows.shape[0]
     counts = axis.gather(axis.live("x", n, count))
     (keep,) = put(axis, [jnp.zeros((), bool)], indices, counts, [jnp.ones((n,), bool)])

@@ -45,7 +45,7 @@ def ids_reduced(axis: Axis, leaf: Leaf, ids: jax.Array, count: jax.Array, *, siz
 
 
 class _OverAxis(Grouping):
-    """The live items of all devices, each of which has n slots. Positions are global."""
+    """The live items of all devices, each with n slots; positions are global."""
 
     def __init__(self, axis: Axis, n: int, leading: tuple[int, ...], count: jax.Array):
         self.axis, self.n, self.leading, self.count = axis, n, leading, count
@@ -104,10 +104,10 @@ class _Segments(_OverAxis):
         return result
 
     def spread(self, results: jax.Array) -> jax.Array:
-        """Puts each result at the head of its segment, with 0 at all other items, and adds up along each segment."""
+        """Puts each result at the head of its segment, 0 at other items, and adds along each segment."""
         heads = heads_inside(self.heads, self.n)
         last = jnp.arange(heads.shape[0]) == heads.shape[0] - 1
-        places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # not those of empty segments
+        places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # empty segments put none
         values = jnp.zeros((self.n, *results.shape[1:]), results.dtype).at[places].set(results, mode="drop")
         flags = {"exclusive": 0, "reverse": 0, "total": 0}
         result: jax.Array = segmented_scan(self.axis, Kind.ADD, values, self.n, self.heads, self.count, **flags)[0]
@@ -130,7 +130,7 @@ class _Segments(_OverAxis):
 
 
 class _Ids(_OverAxis):
-    """Items by their ids; each device has `size` of the ids."""
+    """Items by id; each device has `size` ids."""
 
     def __init__(self, axis: Axis, ids: jax.Array, count: jax.Array, size: int):
         super().__init__(axis, ids.shape[0], (size,), count)

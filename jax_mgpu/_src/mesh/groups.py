@@ -27,7 +27,7 @@ __all__ = ["group_by", "places_before", "sorted_rows"]
 
 
 class _Rows:
-    """Keys sorted over all devices, with the leaves that belong to them, and the global position of each key."""
+    """Keys sorted over all devices, with their leaves and global positions."""
 
     def __init__(self, axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], given: jax.Array):
         with by_construction():
@@ -44,7 +44,7 @@ class _Rows:
 def sorted_rows(
     axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], count: jax.Array
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns sorted keys with their leaves, and how many of them this device has."""
+    """Returns sorted keys with their leaves, and this device's number of them."""
     rows = _Rows(axis, keys, leaves, axis.live("keys", keys.shape[0], count))
     return rows.keys, rows.leaves, rows.live
 
@@ -58,7 +58,7 @@ def group_by(
     size: int,
     count: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns the keys of this device's groups, their results, and their number."""
+    """Returns this device's groups: keys, results, and their number."""
     given = axis.live("keys", keys.shape[0], count)
     forms = (functools.partial(form, axis, asked, keys, leaves, dtypes, size, given) for form in (_gathered, _combined))
     return by_size(axis, keys.shape[0], *forms)()
@@ -73,11 +73,11 @@ def _gathered(
     size: int,
     given: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Groups the rows of all devices on each device, because the devices share their memory."""
+    """Groups the rows of all devices on each device; devices share their memory."""
     n, counts = keys.shape[0], axis.gather(given)
     plain, restore = plain_leaves(leaves)
     all_keys, _, total = keys_of_all(axis, keys, counts)
-    # One more slot than rows: the last one never has a group, and so holds what fills the slots past the groups.
+    # The last slot never has a group, so it holds what fills the slots past the groups.
     slots, asked_here = axis.size * n + 1, dataclasses.replace(asked, axis_name=None)
     names: Any = asked.op
     with by_construction():
@@ -100,7 +100,7 @@ def _combined(
     size: int,
     given: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Combines, on each device, the values of the sorted rows that it holds.
+    """Combines the values of the sorted rows on the devices that hold them.
 
     Indices of extrema are fetched by their positions.
     """
@@ -121,7 +121,7 @@ def _combined(
 
 
 def places_before(axis: Axis, found: jax.Array, given: jax.Array, kept: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns positions of rows before some were removed, given their positions afterwards; -1 for -1."""
+    """Returns positions of rows before some were removed, from those afterwards; -1 for -1."""
     n = found.shape[0]
     begin = axis.begin(axis.gather(axis.live("keys", n, given)))
     before, lives = found.astype(begin.dtype) + begin, axis.gather(axis.live("keys", n, kept))

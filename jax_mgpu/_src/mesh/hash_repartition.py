@@ -1,4 +1,4 @@
-"""Hash repartition: brings all rows of two tables with equal keys to one device, for keys in any order."""
+"""Hash repartition: brings all rows with equal keys, of two unsorted tables, to one device."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jax_mgpu._src.ops.sort_strategy import partitioned
 
 __all__ = ["Meeting", "meet", "with_room"]
 
-# The number of buckets per device, at least. If keys are distinct, devices' shares differ by about one bucket at most.
+# At least so many buckets per device: if keys are distinct, shares differ by about one bucket at most.
 BUCKETS = 32
-# One pass over the keys partitions them by this many bits, so a bucket's number has at least as many.
+# One pass partitions keys by this many bits, so a bucket's number has at least as many.
 DIGIT_BITS = 8
 
 
@@ -29,9 +29,9 @@ class Meeting(NamedTuple):
     """The rows of both tables that this device received.
 
     Attributes:
-      codes: a number for each row, equal for equal keys only; not in the order of the keys.
+      codes: a number for each row, equal for equal keys only; not in the order of keys.
       rows: the rows' global indices, ascending among equal keys.
-      counts: the live rows of both, as operands.
+      counts: the live rows, as operands.
       fits: whether all devices had room for all rows; the same on all of them.
     """
 
@@ -42,21 +42,21 @@ class Meeting(NamedTuple):
 
 
 def with_room(slots: int) -> int:
-    """Returns more slots than given, so that shares that differ slightly have room."""
+    """Returns more slots than given, for shares that differ slightly."""
     return slots + max(slots // 16, min(slots, 256))
 
 
 def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], begins: Sequence[jax.Array]) -> Meeting:
-    """Sends each row to the device that owns its key's bucket.
+    """Sends each row to the device that owns the bucket of its key.
 
-    Buckets are ranges of mixed (hashed) codes. The devices count the rows of each bucket, and split the buckets as
-    evenly as possible. Very frequent keys can give a device more rows than it has room for.
+    Buckets are ranges of mixed (hashed) codes. Devices count the rows of each bucket, and split the buckets as evenly
+    as possible. Very frequent keys can give a device more rows than it has room for.
 
     Args:
       axis: the devices.
       codes: each side's codes of keys, of up to 64 bits.
-      lives: the number of live rows of each side.
-      begins: the global index of this device's first row of each side.
+      lives: each side's number of live rows.
+      begins: the global index of this device's first row, for each side.
     """
     bits = max(DIGIT_BITS, (BUCKETS * axis.size - 1).bit_length())
     tables = [_by_bucket(*side, bits) for side in zip(codes, lives, begins, strict=True)]
@@ -84,7 +84,7 @@ def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], beg
 
 
 class _Table(NamedTuple):
-    """A table in the order of the buckets of its rows. The highest bits of `buckets` are the bucket's number."""
+    """A table in the order of its rows' buckets, whose numbers are the highest bits of `buckets`."""
 
     buckets: jax.Array
     codes: jax.Array
@@ -98,4 +98,4 @@ def _by_bucket(codes: jax.Array, live: jax.Array, begin: jax.Array, bits: int) -
         return _Table(buckets, take_rows(codes, order), begin + order.astype(begin.dtype))
     rows = begin + jnp.arange(codes.shape[0], dtype=begin.dtype)
     buckets, rows = partitioned(mixed(codes.astype(jnp.uint32)), bits, live.reshape(1), rows)
-    return _Table(buckets, buckets, rows)  # mixed codes serve as codes, because mixing is a bijection
+    return _Table(buckets, buckets, rows)  # mixing is a bijection, so mixed codes serve as codes

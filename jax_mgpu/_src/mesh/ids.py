@@ -24,12 +24,12 @@ __all__ = ["reduce_by_id"]
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
     """Returns this device's results, `[size, width]`, for ids from `size * index` to `size * (index + 1)`.
 
-    If there are at most as many results as a device has items, each device combines its own items into all results, and
-    sends each to the device that owns it. Otherwise items are sorted by id over all devices, and the results of runs
-    are sent. A run may span several devices, so a device receives at most `size` results and one more per device.
+    If results are no more than a device's items, each device combines its items into all results, and sends each to its
+    owner. Otherwise items are sorted by id over all devices, and the results of runs are sent. A run may span devices,
+    so a device receives at most `size` results and one more per device.
     """
     n, width = x.shape
-    if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # such results are rounded only once, at the end
+    if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # such results are rounded once, at the end
         x = x.astype(accumulator_dtype(x.dtype))
     live = axis.live("x", n, count)
     leaves = [x]
@@ -47,7 +47,7 @@ def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: ja
 
 
 def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
-    """Returns the results, or for extrema the items and positions at these indices."""
+    """Returns the results or, for extrema, the items and positions at these indices."""
     if len(leaves) == 1:
         return [found]
     return [take_columns(leaves[0], found), jnp.where(found < 0, -1, take_columns(leaves[1], found))]
@@ -56,7 +56,7 @@ def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
 def _from_all(
     axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns one result from each device for each of this device's ids, in the order of the devices."""
+    """Returns a result from each device for each of this device's ids, in the order of devices."""
     found = _reduce_by_id(x=leaves[0], ids=ids, count=live.reshape(1), op=kind, wide=False, size=axis.size * size)[0]
     bound = axes_bound(axis.name)
 
@@ -73,7 +73,7 @@ def _from_all(
 def _from_runs(
     axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns the results of runs of this device's ids, in the order of the ids."""
+    """Returns the results of runs of this device's ids, in the order of ids."""
     n, total = leaves[0].shape[0], axis.size * size
     dtype = np.min_scalar_type(total)
     keys = jnp.where(_has_id(ids, live.reshape(1), total), ids, total).astype(dtype)

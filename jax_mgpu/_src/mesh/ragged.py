@@ -1,4 +1,4 @@
-"""Ragged batches over a mesh axis: rows of segments are fetched from the devices on which they lie."""
+"""Ragged batches over a mesh axis: rows of segments are fetched from their devices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def take_segments(
     *,
     size: int,
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """Returns the segments that this device asks for, by their numbers over all devices."""
+    """Returns the segments that this device asks for, numbered over all devices."""
     segments = OverAxis(axis, given)
     bounds = [segments.begin, segments.end - segments.begin]
     starts, lengths = fetch(axis, bounds, axis.gather(segments.own), order, [None, None])
@@ -55,7 +55,7 @@ def take_segments(
 
 
 def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, largest: bool) -> TopK:
-    """Returns the k first items of each segment, found by a sort of all segments."""
+    """Returns the first k items of each segment by a sort of all segments."""
     options: dict[str, Any] = {"descending": largest, "count": count_of(given.count)}
     with by_construction():
         ordered, order = segmented_sort_indices(axis, x, *heads_or_flags(axis, given), **options)
@@ -69,7 +69,7 @@ def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, larg
 def ordered_items(
     axis: Axis, given: GivenSegments, x: jax.Array
 ) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns where the segments of this device begin and end, and a function that gives the items in their order."""
+    """Returns where this device's segments begin and end, and a function that gives items in order."""
     options: dict[str, Any] = {"descending": False, "count": count_of(given.count)}
     with by_construction():
         ordered = segmented_sort(axis, x, *heads_or_flags(axis, given), None, **options)
@@ -78,12 +78,12 @@ def ordered_items(
 
 
 def heads_or_flags(axis: Axis, given: GivenSegments) -> tuple[jax.Array, jax.Array]:
-    """Returns the segments as heads or as flags, the other being absent, as a sort takes them."""
+    """Returns segments as heads or as flags, the other absent, as a sort takes them."""
     return (given.heads, ABSENT) if given.ends is None else (ABSENT, flags_of_gaps(axis, given))
 
 
 def flags_of_gaps(axis: Axis, given: GivenSegments) -> jax.Array:
-    """Flags segments' starts and each item of a gap, so that a sort leaves items of gaps in place."""
+    """Flags starts of segments and each item of a gap, so that a sort leaves gaps in place."""
     turns = pieces(axis, given)
     gaps = ~covered(given.n, turns)
     return gaps.at[heads_inside(turns[2::2], given.n)].set(True, mode="drop", wrap_negative_indices=False)

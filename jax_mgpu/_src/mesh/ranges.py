@@ -1,4 +1,4 @@
-"""Segments over a mesh axis in other forms: as ranges of the global array, and as alternating segments and gaps."""
+"""Segments over a mesh axis as ranges of the global array, and as alternating segments and gaps."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ __all__ = ["OverAxis", "item_codes", "pieces", "segment_ids"]
 
 
 class OverAxis:
-    """The segments that start on this device, by positions in the global array.
+    """The segments that start on this device, by global positions.
 
     Attributes:
       lives: the live items of all devices.
       begin: `[m]`, where each segment begins.
-      end: `[m]`, where each ends: at the next head, of this device or of a later one, or with the last item.
-      own: how many of these segments count in the numbering: all if ends are given, otherwise those that aren't
-        padding.
+      end: `[m]`, where each ends: at the next head on any device, or with the last item.
+      own: how many of these segments are numbered: all if ends are given, else those that are no padding.
     """
 
     def __init__(self, axis: Axis, segments: GivenSegments):
@@ -50,23 +49,22 @@ class OverAxis:
         self.own = jnp.sum(is_own, dtype=live.dtype)
 
     def firsts(self, lengths: jax.Array, width: int) -> jax.Array:
-        """Returns the places of the first items of each segment, `[m, width]`, -1 past their number."""
+        """Returns the places of each segment's first items, `[m, width]`, -1 past their number."""
         slots = jnp.arange(width, dtype=self.begin.dtype)[None]
         return jnp.where(slots < lengths[:, None], self.begin[:, None] + slots, -1)
 
     def take(
         self, leaves: Sequence[jax.Array], places: jax.Array, fills: Sequence[jax.Array | None]
     ) -> list[jax.Array]:
-        """Returns rows from places in the global array, in the shape of `places`."""
+        """Returns rows from global positions, in the shape of `places`."""
         found = fetch(self.axis, leaves, self.lives, places.reshape(-1), fills)
         return [x.reshape(*places.shape, *x.shape[1:]) for x in found]
 
 
 def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """Returns `[2 m + 2]` positions among this device's items: in turn, where a segment and the gap after it start.
+    """Returns `[2 m + 2]` local positions: in turn, where a segment and the gap after it start.
 
-    The first pair is for the local part of a segment that starts on an earlier device. It begins at position 0, and may
-    be empty.
+    The first pair is the local part of an earlier device's segment, which begins at 0 and may be empty.
     """
     live, begin, end, last = _own_ranges(axis, segments)
     here = axis.begin(axis.gather(live))
@@ -77,16 +75,13 @@ def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
 
 
 def segment_ids(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """Returns each item's segment, numbered over all devices, which have m segments each; -1 outside segments."""
+    """Returns each item's segment, numbered over all devices with m segments each; -1 outside of segments."""
     codes = item_codes(axis, segments)
     return jnp.where(codes % 2 == 0, codes // 2 - 1, -1)
 
 
 def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """Returns non-decreasing numbers along the global array: `2 i + 2` in segment i, one more in the gap after it.
-
-    Items past the live ones have -1.
-    """
+    """Returns non-decreasing numbers: `2 i + 2` in segment i, one more in the gap after it, -1 past live items."""
     n, m = segments.n, segments.m
     dtype = axis.index_dtype("n", 2 * max(n, m) + 2)
     _, begin, end, _ = _own_ranges(axis, segments)
@@ -99,7 +94,7 @@ def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
 
 
 def _own_ranges(axis: Axis, segments: GivenSegments) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Returns this device's live items, where its segments begin and end, and the end of its last one; 0 for none."""
+    """Returns this device's live items, where its segments begin and end, and the last one's end; 0 for none."""
     live = axis.live("x", segments.n, segments.count)
     assert segments.ends is not None
     begin, end = (x.astype(live.dtype) for x in (segments.heads, segments.ends))

@@ -1,4 +1,4 @@
-"""Segments and runs over a mesh axis: items stay in place, except for parts that cross a boundary between devices."""
+"""Segments and runs over a mesh axis: only parts that cross a boundary between devices move."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
     "segmented_sort_indices",
 ]
 
-# At most this many items from other devices are sorted by themselves. More are sorted with the whole shard.
+# At most so many items from other devices are sorted by themselves, more with the whole shard.
 FEW_ITEMS = 1 << 16
 
 
@@ -55,7 +55,7 @@ def segmented_sort(
     descending: bool,
     count: Count,
 ) -> Any:
-    """Sorts segments, whose items keep their positions. A segment may cross boundaries between devices."""
+    """Sorts segments, which stay in place; they may cross boundaries between devices."""
     name, (n,) = axis.operation, keys.shape
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
     keys, leaves, restored = one_key(name, keys, leaves)
@@ -64,7 +64,7 @@ def segmented_sort(
     live = axis.live("keys", n, given)
 
     def gathered(moved: list[jax.Array], heads: jax.Array, flags: jax.Array, live: jax.Array) -> list[jax.Array]:
-        """Sorts all segments on each device, which takes the items of its own positions."""
+        """Sorts all segments on each device, which takes the items of its positions."""
         counts = axis.gather(live)
         if flags.size:
             flags = everywhere(axis, flags if flags.dtype == jnp.bool_ else _unpacked(flags, n), counts)[0]
@@ -84,7 +84,7 @@ def segmented_sort(
 
 
 def heads_of_all(axis: Axis, heads: jax.Array, n: int, counts: jax.Array) -> jax.Array:
-    """Returns the heads on all devices as global positions in order, for devices that share their memory."""
+    """Returns the heads on all devices as sorted global positions; devices share their memory."""
     own, past = heads_inside(heads, n).astype(counts.dtype), jnp.iinfo(counts.dtype).max
     given = jnp.where(own < axis.own(counts), own + axis.begin(counts), past)
     heads = Sort(axis.operation, from_all(axis, given)).run()
@@ -92,7 +92,7 @@ def heads_of_all(axis: Axis, heads: jax.Array, n: int, counts: jax.Array) -> jax
 
 
 def own_part(axis: Axis, x: jax.Array, counts: jax.Array, n: int) -> jax.Array:
-    """Returns the rows at this device's positions from the rows of all devices; 0 past them."""
+    """Returns the rows at this device's positions from those of all devices; 0 past them."""
     own = jax.lax.dynamic_slice_in_dim(x, axis.own(begins_of(counts)), n)
     is_live = live_mask(n, axis.own(counts).reshape(1)).reshape(-1, *[1] * (x.ndim - 1))
     return jnp.where(is_live, own, jnp.zeros_like(own))
@@ -107,10 +107,10 @@ def _cut_and_sorted(
     given: jax.Array,
     descending: bool,
 ) -> list[jax.Array]:
-    """Sorts segments on each device, then cuts those that cross a boundary by rank, and exchanges their items.
+    """Sorts segments on each device, then cuts those that cross a boundary by rank, and exchanges items.
 
-    Only a device's first and last segments can cross a boundary, and only these are sorted again. A device keeps its
-    number of items, so these segments are cut at the rank of the item at the boundary.
+    Only a device's first and last segments can cross a boundary, and are sorted again. A device keeps its number of
+    items, so such a segment is cut at the rank of the item at the boundary.
     """
     name, n = axis.operation, moved[0].shape[0]
 
@@ -126,7 +126,7 @@ def _cut_and_sorted(
         heads_until = jnp.cumsum(has_head, dtype=live.dtype)  # devices up to this one on which a segment starts
         heads_before = heads_until - has_head.astype(live.dtype)
         before = device < boundary
-        # No segment starts between the device and the boundary: its last segment, or its first items, reach it.
+        # No segment starts between the device and the boundary, so its last segment, or first items, reach it.
         reaches_up = heads_until[boundary - 1] == heads_until[device]
         reaches_down = heads_before[device] == heads_until[boundary - 1]
         lives, firsts, lasts = lives[:, None], firsts[:, None], lasts[:, None]
@@ -191,7 +191,7 @@ def _unpacked(words: jax.Array, n: int) -> jax.Array:
 
 
 def run_heads(axis: Axis, keys: jax.Array, count: jax.Array, *, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the starts of this device's runs, with the end of the last one, the runs' keys, and their number.
+    """Returns starts of this device's runs, with the last one's end, their keys, and their number.
 
     Items before the first start belong to a run of an earlier device.
     """
@@ -208,7 +208,7 @@ def run_heads(axis: Axis, keys: jax.Array, count: jax.Array, *, size: int) -> tu
 
 
 def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """Returns each item's segment, numbered over all devices; before the first head, that of an earlier device."""
+    """Returns each item's segment, numbered over all devices; before the first head, an earlier device's."""
     dtype = axis.index_dtype("n", max(n, heads.shape[0]))
     if heads.shape[0] == 0:  # static, so this holds on all devices
         return axis.varying(jnp.full((n,), -1, dtype))
@@ -222,7 +222,7 @@ def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.A
 def segmented_shift(
     axis: Axis, x: jax.Array, heads: jax.Array, by: jax.Array, count: jax.Array, fill: jax.Array
 ) -> jax.Array:
-    """Fetches each row and the number of its segment from the device that holds it."""
+    """Fetches each row and its segment's number from its device."""
     n = x.shape[0]
     live = axis.live("x", n, count)
     lives = axis.gather(live)
@@ -252,7 +252,7 @@ def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Arr
 
 
 def _scanned_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Computes the softmax by scans in both directions, which give each item the maximum and sum of its segment."""
+    """Computes the softmax by scans in both directions, which give each item its segment's maximum and sum."""
     named: dict[str, Any] = {"count": count_of(count), "axis_name": axis.name}
     is_live = live_mask(x.shape[0], count).reshape(-1, *[1] * (x.ndim - 1))
     x = jnp.where(is_live, x, 0)

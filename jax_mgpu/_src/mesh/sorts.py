@@ -1,4 +1,4 @@
-"""Sorts over a mesh axis: devices sort their keys, cut them by rank, exchange parts, and merge what they receive."""
+"""Sorts over a mesh axis: devices sort their keys, cut them by rank, exchange parts, and merge them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["keys_of_all", "one_key", "order_of_all", "sort", "sort_indices"]
 
-# Up to this many keys are sorted faster than they are merged in rounds.
+# A sort of so many keys is faster than rounds of merges.
 FEW_KEYS = 1 << 14
 # The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer
-# than keys of 4 bytes and more, and XLA:GPU then puts both in one allocation. Otherwise it makes a second allocation,
-# because GPUs receive only into a special kind of memory.
+# than keys of 4 bytes and more, so XLA:GPU puts both in one allocation. Otherwise it makes a second one, because GPUs
+# receive only into a special kind of memory.
 SPARE = 32
 
 
@@ -45,7 +45,7 @@ def sort(
 ) -> Any:
     """Returns sorted keys, with values if there are any, and with this device's count if one was given.
 
-    Columns are sorted by one code; columns that cannot be computed from it move along like values.
+    Columns are sorted by one code; columns that it does not determine move along like values.
     """
     leaves, unflatten = flatten_values(axis.operation, "values", values, keys.shape[0], "keys")
     options: dict[str, Any] = {"descending": descending, "even": even, "method": method, "bits": bits}
@@ -72,7 +72,7 @@ def _sorted_over(
     bits: int | None = None,
     ordered: bool = False,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns sorted keys with their leaves, and how many of them this device has.
+    """Returns sorted keys with their leaves, and this device's number of them.
 
     With `ordered`, the first leaf is the global position that each key came from.
     """
@@ -87,14 +87,14 @@ def _sorted_over(
     moved = [keys, *leaves]
 
     def gathered(moved: list[jax.Array], live: jax.Array, counts: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        """Sorts all keys on each device, which takes its share of them."""
+        """Sorts all keys on each device, which takes its share."""
         share = functools.partial(Share.even if even else Share.of_slots, axis, size=n)
         places, slots, number = order_of_all(axis, moved[0], counts, share, method=method, **options)
         moved = [take_or_fill(from_all(axis, x), slots, unique=True) for x in moved]
         return [moved[0], *([jnp.maximum(places, 0)] if ordered else []), *moved[1:]], number
 
     def spread(moved: list[jax.Array], live: jax.Array, counts: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        """Sorts each device's keys, cuts them by rank, and exchanges and merges the parts."""
+        """Sorts each device's keys, cuts them by rank, exchanges parts, and merges them."""
         keys, *leaves = moved
         if ordered:
             leaves = [axis.begin(counts) + jnp.arange(n, dtype=live.dtype), *leaves]
@@ -117,7 +117,7 @@ def _sorted_over(
 def order_of_all(
     axis: Axis, keys: jax.Array, counts: jax.Array, share: Callable[[jax.Array], Share], **how: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sorts the keys of all devices on each device, for devices that share their memory.
+    """Sorts the keys of all devices on each device; devices share their memory.
 
     Returns: The global positions of this device's share of the sorted keys, -1 past it; their slots among those of all
     devices; and their number. `share` takes the number of all keys.
@@ -131,7 +131,7 @@ def order_of_all(
 
 
 def keys_of_all(axis: Axis, keys: jax.Array | Columns, counts: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-    """`everywhere` for checked keys, for devices that share their memory."""
+    """`everywhere` for checked keys."""
     every = [everywhere(axis, x, counts) for x in columns_of(keys)]
     columns = [rows for rows, _, _ in every]
     return alike(keys, columns if isinstance(keys, Columns) else columns[0]), *every[0][1:]
@@ -140,7 +140,7 @@ def keys_of_all(axis: Axis, keys: jax.Array | Columns, counts: jax.Array) -> tup
 def one_key(
     operation: str, keys: jax.Array | Columns, leaves: Sequence[jax.Array]
 ) -> tuple[jax.Array, list[jax.Array], Callable[..., tuple[Any, list[jax.Array]]]]:
-    """Returns keys as one array, leaves that move with them, and the function that makes the caller's form of both.
+    """Returns keys as one array, leaves that move with them, and the function that makes the caller's form.
 
     That function takes moved keys and leaves, and the number of live ones.
     """
@@ -163,9 +163,9 @@ def received_in_order(
     descending: bool,
     bits: int | None = None,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns the keys that this device receives, with their leaves, sorted stably; each sender has sorted its part.
+    """Returns received keys with their leaves, sorted stably; each sender has sorted its part.
 
-    Each sender's part is a run, and neighbouring runs are merged in place, however long they are.
+    Each part is a run, and neighbouring runs are merged in place, however long they are.
     """
     n = parts.slots
     options: dict[str, Any] = {"descending": descending}

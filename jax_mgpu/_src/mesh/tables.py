@@ -1,4 +1,4 @@
-"""Searches, lookups and as-of joins over a mesh axis: each row's key is looked up among sorted keys of all devices."""
+"""Searches, lookups and as-of joins over a mesh axis: rows' keys are looked up among sorted keys of all devices."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def segmented_search(
     *,
     right: bool,
 ) -> jax.Array:
-    """Searches within segments: items are in the order of their segments' numbers, then of their keys."""
+    """Searches within segments: items are in the order of segments, then of keys."""
     number = axis.sum(OverAxis(axis, segments).own)
     is_inside = live_mask(ids.shape[0], needles_count) & (ids >= 0) & (ids < number.astype(ids.dtype))
     if segments.ends is None:
         of_items = segment_ids(axis, segments.heads, segments.n, segments.count)
         own = jnp.where(is_inside, ids, -1).astype(of_items.dtype)
-    else:  # gaps have numbers of their own, and all keys in gaps become equal
+    else:  # gaps have numbers too, and all keys in gaps become equal
         of_items = item_codes(axis, segments)
         own = jnp.where(is_inside, 2 * ids.astype(of_items.dtype) + 2, -1)
         haystack = [jnp.where(of_items % 2 == 0, x, jnp.zeros((), x.dtype)) for x in haystack]
-    with by_construction():  # the caller has checked the order within segments
+    with by_construction():  # the order within segments is checked
         counts = count_of(needles_count), count_of(segments.count)
         pair = sorted_pair(axis.operation, (own, *needles), (of_items, *haystack), *counts)
     return jnp.where(is_inside, search(axis, pair, right=right), -1)
 
 
 def lookup(axis: Axis, pair: KeyPair, leaves: Sequence[jax.Array], fills: Sequence[jax.Array]) -> list[jax.Array]:
-    """Returns the values of each key's row of the table, from the device with that row."""
+    """Returns the values of each key's row of the table, from that row's device."""
     rows = by_lookup(axis, pair.codes, (False, False), lambda found: found.row_at(found.first_equal()))
     return fetch(axis, leaves, axis.gather(axis.live("table_keys", leaves[0].shape[0], pair.b_count)), rows, fills)
 
