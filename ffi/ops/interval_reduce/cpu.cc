@@ -108,7 +108,6 @@ class ReduceIntervals {
     }
   }
 
-  // Combines rows, or groups of a level, into the states.
   void add(int64_t problem, size_t level, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
     if (level == 0) {

@@ -63,7 +63,6 @@ struct RowTiling {
   }
   constexpr int lanes() const { return width > 0 ? 1 << ceil_log2(ceil_div(vectors(), slices())) : 1; }
   constexpr int workers() const { return kReduceRowsThreads / lanes(); }
-  // The states of a short row in shared memory.
   constexpr int staged_states() const { return width == 1 ? 1 : op.short_columns; }
   constexpr int most_units() const {
     if (!is_staged()) return kReduceRowsTileBytes / unit_bytes / workers();

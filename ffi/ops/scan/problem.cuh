@@ -45,7 +45,6 @@ struct ScanTask {
   }
 };
 
-// Stores a vector of results.
 template <typename Operator, int kVector>
 __device__ __forceinline__ void store_results(const ResultVector<Operator>& to, int64_t position,
                                               const typename Operator::Result (&results)[kVector]) {
@@ -140,7 +139,6 @@ __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, con
   }
 }
 
-// Stores the totals of rows without items.
 template <typename Operator>
 __global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operator op) {
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;

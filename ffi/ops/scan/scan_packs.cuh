@@ -36,18 +36,13 @@ struct PackedVector {
   __device__ __forceinline__ int row_of(int k) const { return row + __popc(starts & ((2u << k) - 2)); }
 };
 
-// The packs of a warp, all of whose loads are in flight at once. Times on an H200 of 2^22 items in ms:
-//   packs                     1       2       4
-//   floats, rows of 8         0.0106  0.0104  0.0107
-//   floats, rows of 128       0.0111  0.0108  0.0113
-//   bfloat16, rows of 8       0.0089  0.0096
-//   float64                           0.0191  0.0190
+// The packs of a warp, all of whose loads are in flight at once. Other numbers of packs take 2 to 8% longer for floats
+// and bfloat16 (2^22 items, H200).
 template <typename Operator>
 constexpr int kPacks = maximum(1, static_cast<int>(sizeof(typename Operator::Element)) / 2);
 
 // Whether packs are the fastest variant. If packs share vectors, wide states and counts take more instructions than in
-// the kernel that has rows in shared memory: rows of 33 float64 would take 0.039 ms instead of 0.029, and rows of 77
-// floats with counts 0.033 instead of 0.022. Without counts, rows of 77 floats take 0.017 instead of 0.021.
+// the kernel that has rows in shared memory: rows of 33 float64 would take 0.039 ms instead of 0.029.
 template <typename Operator>
 bool takes_packs(const PackedRows& packed, const Segments& segments) {
   if (packed.rows == 0) return false;

@@ -158,7 +158,6 @@ struct TileStream {
     return tile;
   }
 
-  // Where the thread's vector in row `row` of a tile begins in the tile's memory.
   __device__ __forceinline__ int place(int row) const {
     const int offset = (warp() * kRows * kWarp + lane()) * kVector;
     const int first = task.is_reverse() ? kTile - kVector - offset : offset;

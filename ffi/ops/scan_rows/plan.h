@@ -58,11 +58,11 @@ struct RowScanTiling {
   // The memory holds the planes of a tile, then a bit for each row, which says whether the row is a head.
   constexpr int64_t shared_bytes() const { return maximum(leaves, 1) * element_space() + (tile_rows() / 128 + 2) * 16; }
 
-  // The number of 64-bit words through which the tiles of one slice exchange sums.
+  // The tiles of one slice exchange sums through so many 64-bit words.
   int64_t look_back_words(int64_t state_bytes) const {
     return tiles() == 1 ? 0 : RowLookBack{tiles()}.words(columns() * state_bytes);
   }
-  // The number of 32-bit words with a bit for each row of a problem.
+  // There is a bit for each row of a problem.
   int64_t mark_words() const { return rows / 32 + 1; }
 };
 
