@@ -168,8 +168,7 @@ void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Le
 
 // Stable sort by the digits of each item's rank (the word that compares as its key does), the least significant digit
 // first. The lowest rank is subtracted from all ranks, so their range decides the number of passes. Digits are as wide
-// as the number of items allows: 16,384 random 32-bit keys took 17 ns per item in four passes of 8 bits, and take 8 in
-// three of 11.
+// as the number of items allows.
 template <typename Item, typename Order>
 void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   using Word = typename Order::Word;

@@ -18,8 +18,8 @@ template <typename Word>
 constexpr int kUnitItems = 128 / sizeof(UnitMove<Word>);
 
 // Puts the moves of a tile in the order of their regions, and appends each region's part to that region. Stores that
-// happen together then stay in the L2 cache: 2^24 items of 4 bytes take 0.34 ms, and 0.75 ms if scattered in input
-// order.
+// happen together then stay in the L2 cache, so they take less than half the time of stores in input order (2^24 items
+// of 4 bytes).
 template <typename Word>
 __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid_constant__ RegionIntervals intervals,
                                                                     const __grid_constant__ Rows x, int64_t places) {

@@ -34,7 +34,7 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
 }
 
 // Reduces rows in equal shares, by one block per row or by a few lanes, with at least two vectors each if rows have so
-// many. Returns false if a row has no equal shares. Packs and loops take up to 19% longer.
+// many. Returns false if a row has no equal shares.
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {

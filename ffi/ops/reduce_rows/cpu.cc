@@ -1,6 +1,6 @@
 // Threads share tiles of rows and segment ends. States are combined in the order of tiles, so the result does not
 // depend on the number of threads. Rows are read in place: wide rows as a whole, four at a time; narrow rows a few
-// columns at a time. Each column is combined separately, by vector instructions over neighbouring columns.
+// columns at a time.
 #include <algorithm>
 #include <vector>
 

@@ -103,8 +103,7 @@ struct Staged<Element> {
 //
 // Other blocks draw the preceding tiles at about the same time. Their sums were published some steps ago, so the
 // look-back hardly waits. For the same reason a group's sum is published one step after the sum of its last tile, and
-// the sum of a group of groups another step later: otherwise each step would wait for the slowest of 32 blocks, which
-// takes 0.39 ms instead of 0.28 for 2^27 floats.
+// the sum of a group of groups another step later: otherwise each step would wait for the slowest of 32 blocks.
 //
 // Blocks never wait for each other in a cycle. Look-backs and groups wait for sums of tiles with earlier tickets, and a
 // tile's sum is published after the block's look-backs and groups of tiles with earlier tickets.
