@@ -100,6 +100,7 @@ def distinct(size):
         flags = {"return_index": True, "return_inverse": True, "return_counts": True}
         return (
             mgpu.unique(x, size=size, **flags, **named),
+            mgpu.unique(x, size=size, **named),
             [mgpu.top_k(x, k, largest=largest, **named) for k, largest in ((5, True), (SLOTS + 9, False))],
         )
 
@@ -108,7 +109,10 @@ def distinct(size):
 
 def check_distinct(rng, call, devices, dtype, size):
     for x, counts in problems(rng, devices, dtype):
-        (keys, indices, inverse, repeats, numbers), best = jax.device_get(call(mesh.shard(x, counts, SLOTS), counts))
+        results = jax.device_get(call(mesh.shard(x, counts, SLOTS), counts))
+        (keys, indices, inverse, repeats, numbers), alone, best = results
+        oracle.same_bits(alone[0], keys)
+        np.testing.assert_array_equal(alone[1], numbers)
         ranks = oracle.rank(x)
         _, first, inverse_of, count_of = np.unique(ranks, return_index=True, return_inverse=True, return_counts=True)
         shares = mesh.even(len(x), devices)

@@ -189,7 +189,10 @@ def _unique_in_order(
     """Finds the distinct keys among sorted keys, of which each device holds a part."""
     n = keys.shape[0]
     with by_construction():
-        ordered, order, live = sort_indices(axis, keys, count=given)
+        if wanted["return_index"] or wanted["return_inverse"]:
+            ordered, order, live = sort_indices(axis, keys, count=given)
+        else:
+            ordered, live = sort(axis, keys, None, count=given)
     codes = run_keys(alike(keys, ordered))
     starts, found = positions(run_marks(axis, codes, live), live.reshape(1), size + 1)
     firsts, past, starts = starts[:1], starts[size], starts[:size]
