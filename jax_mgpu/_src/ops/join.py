@@ -532,17 +532,15 @@ def saturated_offsets(lengths: jax.Array, most: int | None = None) -> tuple[jax.
 
     The sum is at most `most`, if given.
     """
-    if most is not None and surely(lambda: most <= jnp.iinfo(lengths.dtype).max):
-        starts, total = _scan(x=lengths, op=Kind.ADD, exclusive=True, reverse=False, total=True)
+    starts, total = _scan(x=lengths, op=Kind.ADD, exclusive=True, reverse=False, total=True)
+    largest = jnp.iinfo(lengths.dtype).max
+    if most is not None and surely(lambda: most <= largest):
         return starts, total
-    largest = jnp.asarray(jnp.iinfo(lengths.dtype).max, lengths.dtype)
-    ends = _scan(x=lengths, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
-    before = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
-    wrapped = (ends < before).astype(lengths.dtype)  # no length exceeds the largest number
-    wrapped = _scan(x=wrapped, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
-    ends = where(wrapped > 0, largest, ends)
-    starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
-    return starts, ends[-1] if ends.shape[0] else jnp.zeros((), ends.dtype)
+    # As no length exceeds the largest number, the first sum that does wraps around to a smaller one.
+    (n,) = lengths.shape
+    item = jnp.arange(n, dtype=lengths.dtype)
+    last = jnp.min(where(starts + lengths < starts, item, n), initial=n)
+    return where(item > last, largest, starts), where(last < n, largest, total)
 
 
 _join = Operation(
