@@ -100,26 +100,28 @@ class Parts:
 jax.tree_util.register_pytree_node(Parts, Parts.flatten, Parts.unflatten)
 
 
-def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """Returns arrays of the items that this device receives, in the order of the devices, each followed by 0."""
-    return exchange_together([[parts]], [leaves])
+def exchange(parts: Parts, leaves: Sequence[jax.Array], *, fill: int = 0) -> list[jax.Array]:
+    """Returns arrays of the items that this device receives, in the order of the devices, each followed by `fill`."""
+    return exchange_together([[parts]], [leaves], fill=fill)
 
 
-def exchange_together(parts: Sequence[Sequence[Parts]], sources: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
+def exchange_together(
+    parts: Sequence[Sequence[Parts]], sources: Sequence[Sequence[jax.Array]], *, fill: int = 0
+) -> list[jax.Array]:
     """`exchange` for the leaves of several sources, each with one or more parts, received in the same slots."""
     axis, slots = parts[0][0].axis, parts[0][0].slots
-    run = _runner(axis, keeps=True)
+    run = _runner(axis, fill=fill)
 
     def move(arrays: Sequence[jax.Array], parts: Sequence[Sequence[Parts]]) -> jax.Array:
         sent = [(list(parts_of), x) for parts_of, x in zip(parts, arrays, strict=True) if x.shape[0] > 0]
-        return run(sent, axis.varying(jnp.zeros((slots, *arrays[0].shape[1:]), arrays[0].dtype)))
+        return run(sent, axis.varying(jnp.full((slots, *arrays[0].shape[1:]), fill, arrays[0].dtype)))
 
     return [keeping_bits(move, list(arrays), list(parts)) for arrays in zip(*sources, strict=True)]
 
 
 def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
     """Returns `into` with the items that this device receives in their places. No device sends itself any."""
-    run = _runner(parts.axis, keeps=False)
+    run = _runner(parts.axis, fill=None)
 
     def move(arrays: Sequence[jax.Array], parts: Parts) -> jax.Array:
         return run([([parts], arrays[0])], arrays[1])
@@ -130,11 +132,14 @@ def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
 Sent = Sequence[tuple[Sequence[Parts], jax.Array]]
 
 
-def _runner(axis: Axis, *, keeps: bool) -> Callable[[Sent, jax.Array], jax.Array]:
-    """Returns the exchange in the form of the platform. If it `keeps` own parts, their array is 0 everywhere else."""
+def _runner(axis: Axis, *, fill: int | None) -> Callable[[Sent, jax.Array], jax.Array]:
+    """Returns the exchange in the form of the platform.
+
+    With a fill, all slots hold it before, and devices keep their own parts. Otherwise they have none.
+    """
     # XLA:GPU refuses ragged all-to-alls over several processes.
     spread = _ragged if jax.process_count() == 1 and axis.size <= MAX_RAGGED else _chunked
-    run = by_platform(axis, *(functools.partial(form, keeps=keeps) for form in (_gathered, spread)))
+    run = by_platform(axis, *(functools.partial(form, fill=fill) for form in (_gathered, spread)))
 
     return lambda sent, into: run(sent, into) if sent else into
 
@@ -198,24 +203,24 @@ def everywhere(
     return form.unpack(gather_rows(x=gathered, **runs, size=axis.size * n, disjoint=True)[0]), offsets, total
 
 
-def _gathered(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
+def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
     """Gathers all arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
 
     A device receives runs of the gathered arrays, one per sender, and a kernel copies them.
     """
-    is_first = keeps
+    is_first = fill is not None
     for parts_of, x in sent:
         axis, form = parts_of[0].axis, RowForm(parts_of[0].axis.operation, "x", x)
         everything = jax.lax.all_gather(form.pack("x", x), axis.name, tiled=True)
         for parts in parts_of:
             starts = axis.own(parts.starts, 1) + x.shape[0] * axis.devices.astype(parts.starts.dtype)
-            if not keeps:  # runs may come to any places
+            if fill is None:  # runs may come to any places
                 lengths = parts.received
                 offsets, total = before(lengths[:, None])[:, 0], lengths.sum(dtype=lengths.dtype).reshape(1)
                 into = form.unpack(move_rows(everything, starts, parts.begins, offsets, total, form.pack("into", into)))
                 continue
             end = parts.total if is_first else parts.begins[0] + parts.total
-            runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(0)}
+            runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(fill)}
             # No item of one sender comes to a device twice.
             taken = form.unpack(gather_rows(x=everything, **runs, size=parts.slots, disjoint=True)[0])
             if not is_first:  # these items follow those of earlier sources
@@ -225,14 +230,14 @@ def _gathered(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
     return into
 
 
-def _ragged(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
+def _ragged(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
     """Returns ragged all-to-alls, with each part cut into updates; a device's own part is not sent.
 
     It is copied first, from all sources in one pass, and all exchanges then write to the same array. Parts of one array
     are one exchange: one after the other, each might use the link in one direction only.
     """
     axis = sent[0][0][0].axis
-    for parts_of, x in sent if keeps else ():
+    for parts_of, x in () if fill is None else sent:
         source = kept = jnp.zeros((), parts_of[0].sizes.dtype)
         for i, parts in enumerate(parts_of):
             place, size, start = (axis.own(axis.own(x)) for x in (parts.places, parts.sizes, parts.starts))
@@ -269,9 +274,9 @@ def _updates(parts: Parts) -> list[jax.Array]:
     return [starts, sent_sizes, places, received_sizes]
 
 
-def _chunked(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
+def _chunked(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
     """Exchanges items in rounds of all-to-alls of equal chunks."""
-    del keeps
+    del fill
     for parts_of, x in sent:
         for parts in parts_of:
             into = _in_chunks(parts, x, parts.axis.varying(into))

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.counts import live_items
-from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.interval_runs import fits, gather_runs
-from jax_mgpu._src.mesh.remote_gather import Share, deal_from, fetch, put
+from jax_mgpu._src.mesh.remote_gather import Dealt, Share, fetch, put
 from jax_mgpu._src.ops.intervals import _expand
-from jax_mgpu._src.ops.load_balance import load_balance_search as local_search
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "load_balance_search"]
 
@@ -23,43 +21,24 @@ class _Own:
     """The intervals that fill this device's slots.
 
     Attributes:
-      leaves: the data of each interval, `[size, ...]`.
-      offsets: `[size]`, where each interval starts among the slots; `size` past the last one. If all devices together
-        have fewer intervals, there is one entry for each of them.
+      dealt: the intervals.
       total: the number of filled slots, an operand.
-      passed: how many slots of each interval are on earlier devices.
     """
 
     def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: jax.Array):
-        dtype = axis.index_dtype("size", max(size, 1))
+        (m,) = offsets.shape
+        dtype = axis.index_dtype("size", max(size, m, 1))
         whole = live_items(axis.size * size, total, dtype)
-
-        def inside(offsets: jax.Array) -> jax.Array:
-            return jnp.clip(offsets, 0, whole.astype(offsets.dtype)).astype(dtype)
-
-        firsts = axis.gather(inside(offsets[0]))
+        offsets = jnp.clip(offsets, 0, whole.astype(offsets.dtype)).astype(dtype)
+        firsts = axis.gather(offsets[0] if m else whole)
         following = jnp.where(axis.index + 1 < axis.size, firsts[jnp.minimum(axis.index + 1, axis.size - 1)], whole)
         share = Share.of_slots(axis, whole, size)
-        self.leaves, begins, items = deal_from(axis, leaves, inside(offsets), following, share, size)
+        self.dealt = Dealt(axis, leaves, axis.index.astype(dtype) * m, offsets, following, share, size)
         self.total = share.count.reshape(1)
-        slot = jnp.arange(begins.shape[0], dtype=dtype)
-        self.offsets = jnp.where(slot < items.astype(dtype), jnp.clip(begins - share.low, 0, size), size)
-        self.passed = jnp.maximum(share.low - begins, 0)
-        self._axis, self._size = axis, size
-
-    def owners(self) -> tuple[jax.Array, jax.Array]:
-        """Returns, for each slot, the interval that fills it, or -1, and its position within that interval."""
-        with by_construction():
-            owner, rank = local_search(self.offsets, self._size, total=self.total[0], return_rank=True)
-        if self._axis.shares_memory:  # all intervals of earlier devices are here
-            passed = take_or_fill(self.passed, owner)
-        else:
-            passed = jnp.where(owner == 0, take_or_fill(self.passed, jnp.zeros((1,), jnp.int32))[0], 0)
-        return owner, rank.astype(passed.dtype) + passed
 
     def places(self, *starts: jax.Array) -> list[jax.Array]:
         """Returns, for each slot, its position in intervals that begin at these positions; -1 for empty slots."""
-        owner, rank = self.owners()
+        owner, rank = self.dealt.owners(self.total[0])
         return [jnp.where(owner >= 0, take_or_fill(x, owner) + rank.astype(x.dtype), -1) for x in starts]
 
 
@@ -68,17 +47,16 @@ def interval_expand(
 ) -> jax.Array:
     """Repeats rows over their intervals, which may span several devices."""
     own = _Own(axis, [rows], offsets, size, total)
-    return _expand(values=own.leaves[0], offsets=own.offsets, total=own.total, fill_value=fill, size=size)[0]
+    (values,) = own.dealt.leaves
+    return _expand(values=values, offsets=own.dealt.starts, total=own.total, fill_value=fill, size=size)[0]
 
 
 def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, size: int) -> list[jax.Array]:
     """Returns the objects of this device's slots, numbered over all devices, and the ranks; -1 for empty slots."""
-    (m,) = offsets.shape
-    dtype = axis.index_dtype("size", max(size, m))
-    numbers = axis.index.astype(dtype) * m + jnp.arange(m, dtype=dtype)
-    own = _Own(axis, [numbers], offsets, size, total)
-    owner, rank = own.owners()
-    return [jnp.where(owner >= 0, x.astype(dtype), -1) for x in (take_or_fill(own.leaves[0], owner), rank)]
+    dtype = axis.index_dtype("size", max(size, offsets.shape[0]))
+    own = _Own(axis, [], offsets, size, total)
+    owner, rank = own.dealt.owners(own.total[0])
+    return [own.dealt.numbers(owner).astype(dtype), jnp.where(owner >= 0, rank.astype(dtype), -1)]
 
 
 def interval_gather(
@@ -91,7 +69,7 @@ def interval_gather(
         offsets = jnp.clip(offsets, 0, whole.astype(offsets.dtype)).astype(starts.dtype)
         return gather_runs(axis, rows, starts, offsets, whole, fill, size)
     own = _Own(axis, [starts], offsets, size, total)
-    (places,) = own.places(*own.leaves)
+    (places,) = own.places(*own.dealt.leaves)
     return fetch(axis, [rows], _slots(axis, rows), places, [fill])[0]
 
 
@@ -108,7 +86,7 @@ def interval_move(
     size = max(rows.shape[0], into.shape[0])
     starts = [_wide(axis, gather_starts, rows, size), _wide(axis, scatter_starts, into, size)]
     own = _Own(axis, starts, offsets, size, total)
-    sources, places = own.places(*own.leaves)
+    sources, places = own.places(*own.dealt.leaves)
     counts = _slots(axis, rows)
     inside = (sources >= 0) & (sources < counts.sum(dtype=counts.dtype))
     (fetched,) = fetch(axis, [rows], counts, sources, [None])

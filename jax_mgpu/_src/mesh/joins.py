@@ -20,11 +20,10 @@ from jax_mgpu._src.mesh.exchange import by_platform, everywhere
 from jax_mgpu._src.mesh.hash_repartition import meet, with_room
 from jax_mgpu._src.mesh.lookups import Gathered, Lookup, Moved
 from jax_mgpu._src.mesh.pairs import AlignedPair
-from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, deal_from, fetch
+from jax_mgpu._src.mesh.remote_gather import Dealt, Share, begins_of, deal, fetch
 from jax_mgpu._src.mesh.sorts import sort
 from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
 from jax_mgpu._src.ops.join import join as local_join
-from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.select import positions
 
 __all__ = ["join", "join_columns"]
@@ -125,10 +124,12 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns, for each row of a, the number of its result rows, where its partners begin, and their number."""
         first, number = found.equals()
-        made = jnp.maximum(number, 1) if keep_a else number
+        made = number  # 0 past the live rows
+        if keep_a or kind not in KINDS:
+            made = jnp.maximum(number, 1) if keep_a else ((number > 0) == (kind == "semi")).astype(dtype)
+            made = jnp.where(jnp.arange(n_a) < a_live, made, 0)
         if kind not in KINDS:
-            made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
-        made = jnp.where(jnp.arange(n_a) < a_live, made, 0)
+            number = jnp.zeros_like(number)
         return made.astype(_count_dtype(axis, n_a, n_b)), first, number
 
     if isinstance(found, Moved) and isinstance(found.pair, AlignedPair) and not keep_b:
@@ -149,16 +150,11 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
     # If rows of a without a partner are dropped, each result row has a partner, and the numbers of partners aren't
     # needed.
     leaves = [first, number] if keep_a or kind not in KINDS else [first]
-    leaves = [a_begin + jnp.arange(n_a, dtype=dtype), *leaves]
     following = jnp.append(before, paired)[axis.index + 1]
-    (a_index, first, *numbers), begins, items = deal_from(axis, leaves, begins, following, share, size)
-    item = jnp.arange(begins.shape[0], dtype=made.dtype)
-    starts = jnp.where(item < items.astype(made.dtype), jnp.clip(begins - share.low, 0, size), size)
-    slots = jnp.arange(size, dtype=made.dtype)
+    dealt = Dealt(axis, leaves, a_begin, begins, following, share, size)
     here = jnp.clip(paired - share.low, 0, jnp.minimum(share.count, size))
-    with by_construction():
-        owner = load_balance_search(starts, size, total=here)
-    rank = (share.low + slots - take_or_fill(begins, owner)).astype(dtype)
+    owner, rank = dealt.owners(here)
+    rank, (first, *numbers) = rank.astype(dtype), dealt.leaves
     is_pair = owner >= 0
     for number in numbers:
         is_pair &= rank < take_or_fill(number, owner)
@@ -166,7 +162,7 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
     partner = found.row_at(partner)
     if alone is not None:
         partner = alone.behind(partner, share, here)
-    return take_or_fill(a_index, owner, -1), partner, share.count
+    return dealt.numbers(owner), partner, share.count
 
 
 def _of_own_rows(

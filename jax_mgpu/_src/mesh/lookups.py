@@ -95,13 +95,12 @@ class Moved:
 
     def first_equal(self) -> jax.Array:
         """Returns the place of the first equal key among b's sorted keys; -1 if there is none."""
-        low, high = self.pair.lower_and_upper(0)
-        return self._to_rows(jnp.where(low < high, low, -1))
+        low, number = self.pair.equals(0)
+        return self._to_rows(jnp.where(number > 0, low, -1))
 
     def equals(self) -> list[jax.Array]:
-        """Returns the place of the first equal key, and the number of equal keys; unspecified past the live rows."""
-        low, high = self.pair.lower_and_upper(0)
-        return self._a.to_rows([low, high - low])
+        """Returns the place of the first equal key, unspecified past the live rows, and the number of equal keys."""
+        return self._a.to_rows(self.pair.equals(0))
 
     def is_alone(self) -> jax.Array:
         """Returns which rows of b have no equal key in a; unspecified past the live rows."""

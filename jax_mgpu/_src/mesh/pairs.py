@@ -129,9 +129,10 @@ class AlignedPair:
         found += before + copies if right else before - copies
         return jnp.where(live_mask(found.shape[0], self.live[side].reshape(1)), found, -1)
 
-    def lower_and_upper(self, side: int) -> list[jax.Array]:
-        """Returns both numbers of `cut`."""
-        return [self.cut(side, right) for right in (False, True)]
+    def equals(self, side: int) -> list[jax.Array]:
+        """Returns, for each item of a side, how many items of the other array are less, -1 if dead, and equal it."""
+        low, high = (self.cut(side, right) for right in (False, True))
+        return [low, high - low]
 
     def _copies(self, side: int, other: int, *, smallest: bool) -> jax.Array:
         """Returns, for each key of a side, how many copies the other side has on earlier devices, or on later ones."""
@@ -164,8 +165,7 @@ def pair_of(
 
 def copies_of(pair: AlignedPair | SortedPair, side: int) -> jax.Array:
     """Returns the number of items of the other array that equal each of this one; 0 past the live items."""
-    low, high = pair.lower_and_upper(side)
-    return high - low
+    return pair.equals(side)[1]
 
 
 def align(
@@ -289,9 +289,9 @@ def sorted_match(
     pair = pair_of(axis, a, b, a_count, b_count, aligned=aligned)
     sides, totals = [], []
     for side in (0, 1):
-        low, high = pair.lower_and_upper(side)
-        sides.append((high if right == (side == 0) else low, low < high))
-        totals.append(axis.sum(jnp.sum(low < high, dtype=pair.dtype)))
+        low, number = pair.equals(side)
+        sides.append((low + number if right == (side == 0) else low, number > 0))
+        totals.append(axis.sum(jnp.sum(number > 0, dtype=pair.dtype)))
     (a_index, a_match), (b_index, b_match) = sides
     return SortedMatch(a_index, b_index, a_match, b_match, *totals)
 

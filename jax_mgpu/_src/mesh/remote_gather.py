@@ -9,17 +9,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.mesh.exchange import Parts, by_platform, by_size, exchange, in_rounds
+from jax_mgpu._src.mesh.exchange import MAX_RAGGED, Parts, by_platform, by_size, exchange, in_rounds
 from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
-__all__ = ["Share", "begins_of", "deal", "deal_from", "fetch", "from_all", "put", "slots_of"]
+__all__ = ["Dealt", "Share", "begins_of", "deal", "fetch", "from_all", "put", "slots_of"]
 
 
 class Share:
@@ -27,6 +29,11 @@ class Share:
 
     `lows` and `counts` are those of all devices, and `highs` bound the ranks that have a slot on each.
     """
+
+    _each: (
+        jax.Array
+    )  # the number of ranks of each share but the last ones, and one more for the first `_longer` devices
+    _longer: jax.Array
 
     def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):
         self.lows, self.counts, self.highs = lows, counts, lows + jnp.minimum(counts, size)
@@ -37,13 +44,17 @@ class Share:
         """Returns shares whose sizes differ by at most one."""
         device, devices = axis.devices.astype(total.dtype), jnp.asarray(axis.size, total.dtype)
         each, rest = jax.lax.div(total, devices), jax.lax.rem(total, devices)
-        return cls(axis, device * each + jnp.minimum(device, rest), each + (device < rest).astype(total.dtype), size)
+        share = cls(axis, device * each + jnp.minimum(device, rest), each + (device < rest).astype(total.dtype), size)
+        share._each, share._longer = each, rest
+        return share
 
     @classmethod
     def of_slots(cls, axis: Axis, total: jax.Array, size: int) -> Share:
         """Returns shares that fill the slots of the devices from the first one on."""
         lows = jnp.minimum(axis.devices.astype(total.dtype) * size, total)
-        return cls(axis, lows, jnp.minimum(total - lows, size), size)
+        share = cls(axis, lows, jnp.minimum(total - lows, size), size)
+        share._each, share._longer = jnp.asarray(size, total.dtype), jnp.zeros_like(total)
+        return share
 
     def runs(self, axis: Axis, starts: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns which runs start in this share, of runs whose ranks of the starts ascend.
@@ -56,6 +67,12 @@ class Share:
         first, number = axis.own(firsts[:-1]), axis.own(firsts[1:] - firsts[:-1])
         slot = jnp.arange(size, dtype=firsts.dtype)
         return firsts, number, jnp.where(slot < number, first + slot, starts.shape[0] - 1)
+
+    def within(self, ranks: jax.Array) -> jax.Array:
+        """Returns the place of each rank within the share that it is in, of shares by `even` or `of_slots`."""
+        longer, each = (x.astype(ranks.dtype) for x in (self._longer, self._each))
+        past = ranks - longer * (each + 1)
+        return jnp.where(past < 0, jax.lax.rem(ranks, each + 1), jax.lax.rem(past, jnp.maximum(each, 1)))
 
     def window(self, x: jax.Array, size: int) -> jax.Array:
         """Returns the ranks of this share, `[size]`, from all of them; -1 past the last one."""
@@ -82,44 +99,98 @@ def deal(
         leaves = [jnp.zeros((1, *x.shape[1:]), x.dtype) for x in leaves]
     first = insertion_points(share.lows.astype(ends.dtype), ends, right=True).astype(jnp.int32)
     last = insertion_points(share.highs.astype(begins.dtype), begins).astype(jnp.int32)
-    return _dealt(axis, leaves, first, last, slots)
-
-
-def deal_from(
-    axis: Axis, leaves: Sequence[jax.Array], begins: jax.Array, following: jax.Array, share: Share, size: int
-) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """`deal` for items that each end where the next one begins, the last one at `following`. They may be empty.
-
-    `size` is the number of a device's results, and the number of slots if there is no room for all items.
-
-    Returns: The leaves, where the items begin, and their number.
-    """
-    if axis.shares_memory:  # a device reads all items
-        *leaves, begins = (axis.gather(x).reshape(-1, *x.shape[1:]) for x in (*leaves, begins))
-        return leaves, begins, jnp.asarray(begins.shape[0], begins.dtype)
-    (n,), ends = begins.shape, jnp.append(begins[1:], following)
-    if 0 < axis.size * n <= size:  # there is room for all items, and so for empty ones
-        lows, highs = (x.astype(begins.dtype) for x in (share.lows, share.highs))
-        started = insertion_points(lows, begins, right=True).astype(jnp.int32)
-        first = jnp.maximum(started - 1, 0) + (following <= share.lows)
-        last = jnp.where(lows < highs, insertion_points(highs, begins).astype(jnp.int32), 0)
-        (*leaves, begins), number = _dealt(axis, [*leaves, begins], first, last, axis.size * n)
-    else:
-        kept, _ = positions(ends > begins, ABSENT, n)
-        past = jnp.full((1,), jnp.iinfo(begins.dtype).max, begins.dtype)
-        begins, ends = (take_or_fill(x, kept, past) for x in (begins, ends))
-        moved = [*(take_or_fill(x, kept) for x in leaves), begins]
-        (*leaves, begins), number = deal(axis, moved, begins, ends, share, size)
-    return list(leaves), begins, number
-
-
-def _dealt(
-    axis: Axis, leaves: Sequence[jax.Array], first: jax.Array, last: jax.Array, slots: int
-) -> tuple[list[jax.Array], jax.Array]:
-    """Gives each device the items from `first` to `last`, both `[devices]`."""
     starts, sizes = axis.gather((first, jnp.maximum(last - first, 0)))
     parts = Parts(axis, starts, sizes, slots)
     return exchange(parts, leaves), parts.total
+
+
+class Dealt:
+    """The items that contribute to this device's share of results.
+
+    Items each end where the next one begins, the last one of a device at `following`. They may be empty.
+
+    Args:
+      axis: the devices.
+      leaves: the data of each item, `[n, ...]`.
+      number: the number of this device's first item among the items of all devices.
+      begins: `[n]`, the rank of each item's first result, ascending over all devices.
+      following: see above.
+      share: this device's share.
+      size: the number of a device's results, and the number of slots if there is no room for all items.
+
+    Attributes:
+      leaves: the data of each item, `[slots, ...]`.
+      starts: `[slots]`, where each item's results begin among those of this device; `size` past the last item.
+    """
+
+    def __init__(
+        self,
+        axis: Axis,
+        leaves: Sequence[jax.Array],
+        number: jax.Array,
+        begins: jax.Array,
+        following: jax.Array,
+        share: Share,
+        size: int,
+    ):
+        self._axis, self._size = axis, size
+        self._numbers: jax.Array | None
+        numbers = number + jnp.arange(begins.shape[0], dtype=number.dtype)
+        if axis.shares_memory:  # a device reads all items
+            moved = (*leaves, numbers, begins)
+            *self.leaves, self._numbers, begins = (axis.gather(x).reshape(-1, *x.shape[1:]) for x in moved)
+            self.starts = jnp.clip(begins - share.low, 0, size)
+            self._passed = jnp.maximum(share.low - begins, 0)
+            return
+        if begins.shape[0] == 0:
+            *leaves, numbers = (jnp.zeros((1, *x.shape[1:]), x.dtype) for x in (*leaves, numbers))
+            begins = jnp.full((1,), jnp.iinfo(begins.dtype).max, begins.dtype)
+        (n,), lows, highs = begins.shape, share.lows.astype(begins.dtype), share.highs.astype(begins.dtype)
+        slots, moved = axis.size * n, list(leaves)
+        if slots <= size:  # there is room for all items, and so for empty ones
+            first = jnp.maximum(insertion_points(lows, begins, right=True) - 1, 0) + (following <= lows)
+            last = jnp.where(lows < highs, insertion_points(highs, begins), 0)
+        else:
+            slots, ends = size, jnp.append(begins[1:], following)
+            kept, _ = positions(ends > begins, ABSENT, n)
+            past = jnp.full((1,), jnp.iinfo(begins.dtype).max, begins.dtype)
+            begins, ends = (take_or_fill(x, kept, past) for x in (begins, ends))
+            moved, numbers = [take_or_fill(x, kept) for x in leaves], take_or_fill(numbers, kept)
+            first, last = insertion_points(lows, ends, right=True), insertion_points(highs, begins)
+        sizes = jnp.maximum(last - first, 0)
+        firsts, sizes, heads, begin = axis.gather((first, sizes, take_or_fill(begins, first), numbers[0]))
+        parts = Parts(axis, firsts, sizes, slots)
+        self.leaves = exchange(parts, moved)
+        # Items know their place on the device of their first result. Only the first item that a device receives may
+        # begin on an earlier device.
+        (starts,) = exchange(parts, [share.within(begins)], fill=size)
+        head, is_there = axis.own(heads, 1)[jnp.argmax(parts.received > 0)], parts.total > 0
+        self.starts = starts.at[:1].set(jnp.where(is_there, jnp.maximum(head - share.low, 0), size))
+        self._passed = jnp.where(is_there, jnp.maximum(share.low - head, 0), 0)
+        if axis.size * n <= size and axis.size <= MAX_RAGGED:  # neighbours still are neighbours
+            self._numbers, self._edges, self._shifts = None, parts.begins, begin + axis.own(firsts, 1) - parts.begins
+        else:
+            (self._numbers,) = exchange(parts, [numbers])
+
+    def owners(self, total: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns, for each of this device's `total` results, its item and its rank among the item's; -1 past them."""
+        with by_construction():
+            owner, rank = load_balance_search(self.starts, self._size, total=total, return_rank=True)
+        if self._axis.shares_memory:  # all items of earlier devices are here
+            passed = take_or_fill(self._passed, owner)
+        else:
+            passed = jnp.where(owner == 0, self._passed, 0)
+        return owner, rank.astype(passed.dtype) + passed
+
+    def numbers(self, owner: jax.Array) -> jax.Array:
+        """Returns the numbers of items among those of all devices; -1 for -1."""
+        if self._numbers is not None:
+            return take_or_fill(self._numbers, owner, -1)
+        number = owner.astype(self._shifts.dtype) + self._shifts[0]
+        for device in range(1, self._axis.size):
+            step = self._shifts[device] - self._shifts[device - 1]
+            number += jnp.where(owner >= self._edges[device], step, 0)
+        return jnp.where(owner >= 0, number, -1)
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

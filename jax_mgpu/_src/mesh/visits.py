@@ -42,8 +42,8 @@ class SortedPair:
         """Returns, for each key here, how many of the other array are less (if `right`, not greater); -1 if dead."""
         return self._places(side, [right])[0]
 
-    def lower_and_upper(self, side: int) -> list[jax.Array]:
-        """Returns both numbers of `cut`."""
+    def equals(self, side: int) -> list[jax.Array]:
+        """Returns, for each key here, how many of the other array are less, -1 if dead, and how many equal it."""
         if side not in self._found:
             self._found[side] = self._places(side, [False, True])
         return self._found[side]
@@ -52,7 +52,8 @@ class SortedPair:
         (n,) = self.keys[side].shape
         is_live = live_mask(n, self.live[side].reshape(1))
         if n == 0 or self.keys[1 - side].shape[0] == 0:
-            return [jnp.where(is_live, jnp.zeros((n,), self.dtype), -1)] * len(rights)
+            nothing = jnp.zeros((n,), self.dtype)
+            return [jnp.where(is_live, nothing, -1), nothing][: len(rights)]
         forms = (functools.partial(form, side, rights, is_live) for form in (self._gathered, self._visiting))
         return by_platform(self.axis, *forms)()
 
@@ -61,26 +62,28 @@ class SortedPair:
         axis = self.axis
         keys, _, total = everywhere(axis, self.keys[1 - side], self._counts[:, 1 - side])
         operands = self.keys[side], keys, self.live[side].reshape(1), total
-        found = [search_in_any_order(operands, right=right).astype(self.dtype) for right in rights]
-        return [axis.varying(jnp.where(is_live, x, -1)) for x in found]
+        place, *upper = (search_in_any_order(operands, right=right).astype(self.dtype) for right in rights)
+        found = [jnp.where(is_live, place, -1), *(jnp.where(is_live, x - place, 0) for x in upper)]
+        return [axis.varying(x) for x in found]
 
     def _visiting(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
         axis, keys, (n,) = self.axis, self.keys[side], self.keys[side].shape
         counts, slot = self._counts[:, 1 - side], jnp.arange(n, dtype=self.dtype)
         last, ends, later = self._runs(side, rights)
 
-        def search_here(keys: jax.Array, live: jax.Array, begin: jax.Array | int) -> list[jax.Array]:
+        def search_here(keys: jax.Array, live: jax.Array) -> list[jax.Array]:
             operands = keys, self.keys[1 - side], live.reshape(1), self.live[1 - side].reshape(1)
-            found = [_search.run(operands, right=right)[0].astype(self.dtype) + begin for right in rights]
-            if later is not None:
-                found[1] += jnp.where(equal(order_codes(keys, False), last), later, 0)
-            return found
+            place, *upper = (_search.run(operands, right=right)[0].astype(self.dtype) for right in rights)
+            if later is None:
+                return [place]
+            return [place, upper[0] - place + jnp.where(equal(order_codes(keys, False), last), later, 0)]
 
         passed: jax.Array | int = 0  # for each key, the number of keys on devices whose runs end before it
         for device in range(axis.size):
             is_behind = (slot >= ends[device]) & (axis.index != device)
             passed += jnp.where(is_behind, counts[device], 0)
-        found = [jnp.where(is_live, x + passed, -1) for x in search_here(keys, self.live[side], 0)]
+        place, *number = search_here(keys, self.live[side])
+        found = [jnp.where(is_live, place + passed, -1), *(jnp.where(is_live, x, 0) for x in number)]
 
         every = axis.gather(ends)  # [from, to]
         begins = jnp.concatenate([jnp.zeros_like(every[:, :1]), every[:, :-1]], axis=1)
@@ -92,7 +95,8 @@ class SortedPair:
             begin = jnp.minimum(begins + jnp.asarray(done, self.dtype) * chunk, every)
             parts = Parts(axis, begin, jnp.minimum(every - begin, chunk), axis.size * chunk)
             (visitors,) = exchange(parts, [keys])
-            answers = search_here(visitors, parts.total, here)
+            place, *number = search_here(visitors, parts.total)
+            answers = [place + here, *number]
             return [send(parts.back(n), answer, x) for answer, x in zip(answers, places, strict=True)]
 
         rounds = -(-jnp.max(every - begins) // chunk)  # equal on all devices, which must all enter a round or none
