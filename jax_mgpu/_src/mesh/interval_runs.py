@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jax_mgpu._src.core.compat import axes_bound
+from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import keeping_bits
-from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, in_rounds, send
-from jax_mgpu._src.ops.intervals import gather_rows
+from jax_mgpu._src.mesh.axis import Axis, before
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, in_rounds, send
+from jax_mgpu._src.ops.intervals import gather_rows, move_rows
 from jax_mgpu._src.ops.scan import scan_columns
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
@@ -42,14 +43,41 @@ def gather_runs(
       fill: the fill element, `[1]`.
       size: the number of slots of a device.
     """
-    runs = _Runs(axis, rows, *axis.gather((starts, offsets)), whole, size)
-    bound = axes_bound(axis.name)
+    starts, offsets = (x.reshape(-1) for x in axis.gather((starts, offsets)))
+    forms = (functools.partial(form, axis, size) for form in (_gathered, _spread))
+    move = by_platform(axis, *forms)
+    return keeping_bits(move, rows, starts, offsets, whole.astype(offsets.dtype), fill.astype(rows.dtype), adds=True)
 
-    def move(rows: jax.Array, runs: _Runs, fill: jax.Array) -> jax.Array:
-        with bound():
-            return runs.gathered(runs.received(rows), fill)
 
-    return keeping_bits(move, rows, runs, fill.astype(rows.dtype), adds=True)
+def _gathered(
+    axis: Axis,
+    size: int,
+    rows: jax.Array,
+    starts: jax.Array,
+    offsets: jax.Array,
+    whole: jax.Array,
+    fill: jax.Array,
+) -> jax.Array:
+    """Gathers all rows on all devices: for CPU devices, which share their memory, and for axes within one device."""
+    here = axis.index.astype(offsets.dtype) * size
+    offsets = offsets - here
+    lists = {"starts": starts + jnp.maximum(-offsets, 0), "offsets": jnp.clip(offsets, 0, size), "fill_value": fill}
+    everything, total = jax.lax.all_gather(rows, axis.name, tiled=True), jnp.clip(whole - here, 0, size).reshape(1)
+    return gather_rows(x=everything, **lists, total=total, size=size, disjoint=False)[0]
+
+
+def _spread(
+    axis: Axis,
+    size: int,
+    rows: jax.Array,
+    starts: jax.Array,
+    offsets: jax.Array,
+    whole: jax.Array,
+    fill: jax.Array,
+) -> jax.Array:
+    """Gathers this device's own rows first, then moves those that it receives to the slots between them."""
+    runs = _Runs(axis, rows, starts, offsets, whole, size)
+    return runs.with_received(runs.received(rows), runs.of_own(rows, fill))
 
 
 class _Runs:
@@ -63,54 +91,50 @@ class _Runs:
         self.axis, self.size, self.n, dtype = axis, size, rows.shape[0], offsets.dtype
         row_bytes = rows.shape[1] * rows.dtype.itemsize
         self.unit = UNIT_BYTES // row_bytes if row_bytes and UNIT_BYTES % row_bytes == 0 else 1
-        self.starts, self.offsets = starts.reshape(-1), offsets.reshape(-1)
-        self.total = whole.astype(dtype)
-        lengths = jnp.append(self.offsets[1:], self.total[None]) - self.offsets
+        self.starts, self.offsets, self.total = starts, offsets, whole
+        lengths = jnp.append(offsets[1:], whole[None]) - offsets
         edges = jnp.arange(axis.size + 1, dtype=dtype)[:, None] * self.n
         # [devices + 1, intervals]: where in each interval the rows of each device begin.
-        self.cuts = jnp.clip(edges - self.starts, 0, lengths)
+        self.cuts = jnp.clip(edges - starts, 0, lengths)
         sizes = self.cuts[1:] - self.cuts[:-1]
         self.packed = jax.vmap(lambda x: scan_columns(x, Kind.ADD, exclusive=True))(sizes)  # [devices, intervals]
         # Where the packed rows of each device for the slots of each begin: [from, to + 1].
         bounds = jnp.arange(axis.size + 1, dtype=dtype) * size
-        at = jnp.maximum(insertion_points(bounds, self.offsets, right=True).astype(dtype) - 1, 0)
-        ends = self.packed[:, at] + jnp.clip(bounds - self.offsets[at] - self.cuts[:-1, at], 0, sizes[:, at])
-        begins, ends = ends[:, :-1], ends[:, 1:]
-        others = (axis.devices[:, None] != axis.devices) & (begins < ends)
-        self.begins, self.ends = begins // self.unit, jnp.where(others, -(-ends // self.unit), begins // self.unit)
-        slots = -(-size // self.unit) + 2 * axis.size
-        self.parts = Parts(axis, self.begins, self.ends - self.begins, slots)
+        at = jnp.maximum(insertion_points(bounds, offsets, right=True).astype(dtype) - 1, 0)
+        ends = self.packed[:, at] + jnp.clip(bounds - offsets[at] - self.cuts[:-1, at], 0, sizes[:, at])
+        # [from, to]: the rows that are sent begin at `firsts`, and the units that have them at `begins`.
+        self.firsts, ends = ends[:, :-1], ends[:, 1:]
+        self.lengths = jnp.where(axis.devices[:, None] != axis.devices, jnp.maximum(ends - self.firsts, 0), 0)
+        self.begins = self.firsts // self.unit
+        self.ends = jnp.where(self.lengths > 0, -(-ends // self.unit), self.begins)
+        self.places = Parts(axis, self.begins, self.ends - self.begins, self._slots).places
 
-    def flatten(self) -> tuple[Any, Any]:
-        """Returns the traced arrays, and the static values."""
-        arrays = self.starts, self.offsets, self.total, self.cuts, self.packed, self.begins, self.ends, self.parts
-        return arrays, (self.axis, self.size, self.n, self.unit)
-
-    @classmethod
-    def unflatten(cls, fixed: Any, arrays: Any) -> _Runs:
-        """Returns the inverse of `flatten`."""
-        runs = cls.__new__(cls)
-        runs.axis, runs.size, runs.n, runs.unit = fixed
-        (
-            runs.starts, runs.offsets, runs.total, runs.cuts, runs.packed, runs.begins, runs.ends, runs.parts
-        ) = arrays  # fmt: skip
-        return runs
+    @property
+    def _slots(self) -> int:
+        """The number of units that a device can receive."""
+        return -(-self.size // self.unit) + 2 * self.axis.size
 
     def received(self, rows: jax.Array) -> jax.Array:
-        """Returns the rows that other devices send, in units, followed by this device's own rows."""
+        """Returns the rows that other devices send, in units."""
         axis, dtype, width = self.axis, self.starts.dtype, rows.shape[1] * self.unit
-        window = -(-self.size // self.unit) + -(-self.size // (32 * self.unit))  # the packed units that a round sends
-        needed = -(-jnp.max(self.ends) // window)  # equal on all devices, which must all enter a round or none
-        own = jnp.pad(rows, ((self.parts.slots * self.unit, -self.n % self.unit), (0, 0))).reshape(-1, width)
+        window = -(-self.size // self.unit) + 2  # the packed units that a round sends
+        sent = self.ends > self.begins
+        last = jnp.max(jnp.where(sent, self.ends, 0), axis=1)
+        first = jnp.min(jnp.where(sent, self.begins, last[:, None]), axis=1)
+        needed = -(-jnp.max(last - first) // window)  # equal on all devices, which must all enter a round or none
+        # One of two devices has its own rows before those for the other, and one behind them.
+        most = 1 if axis.size == 2 else axis.size
 
         def send_window(done: jax.Array, into: jax.Array) -> jax.Array:
-            begin = jnp.asarray(done, dtype) * window
-            units = self._packed(rows, begin * self.unit, window * self.unit).reshape(window, width)
-            first, last = (jnp.clip(x, self.begins, self.ends) for x in (begin, begin + window))
-            moved = jnp.clip(first - begin, 0, window), self.parts.places + first - self.begins, last - first
+            begin = first + jnp.asarray(done, dtype) * window
+            units = self._packed(rows, axis.own(begin) * self.unit, window * self.unit).reshape(window, width)
+            begin = begin[:, None]
+            low, high = (jnp.clip(x, self.begins, self.ends) for x in (begin, begin + window))
+            moved = jnp.clip(low - begin, 0, window), self.places + low - self.begins, high - low
             return send(Parts.unflatten((axis, into.shape[0]), moved), units, into)
 
-        return in_rounds(send_window, needed, axis.size, axis.varying(own)).reshape(-1, rows.shape[1])
+        into = axis.varying(jnp.zeros((self._slots, width), rows.dtype))
+        return in_rounds(send_window, needed, most, into).reshape(-1, rows.shape[1])
 
     def _packed(self, rows: jax.Array, begin: jax.Array, size: int) -> jax.Array:
         """Returns `size` of this device's packed rows."""
@@ -123,21 +147,29 @@ class _Runs:
         total = jnp.clip(total - begin, 0, size).reshape(1)
         return gather_rows(x=rows, **runs, total=total, size=size, disjoint=False)[0]
 
-    def gathered(self, rows: jax.Array, fill: jax.Array) -> jax.Array:
-        """Returns the rows of this device's slots, from those that it received and its own."""
+    def of_own(self, rows: jax.Array, fill: jax.Array) -> jax.Array:
+        """Returns this device's slots, with its own rows and the fill element in all others."""
         axis, dtype = self.axis, self.starts.dtype
-        here = axis.index.astype(dtype) * self.size
-        # Each interval has a part before the global array, one on each device, and one after the array.
-        first = jnp.concatenate([jnp.zeros_like(self.cuts[:1]), self.cuts])
-        offsets = self.offsets + first - here
-        received = (axis.own(self.parts.places, 1) - axis.own(self.begins, 1))[:, None] * self.unit + self.packed
-        at_home = self.starts + self.cuts[:-1] + (self.parts.slots * self.unit - axis.index.astype(dtype) * self.n)
-        sources = jnp.where((axis.devices == axis.index)[:, None], at_home, received) + jnp.maximum(-offsets[1:-1], 0)
-        nowhere = jnp.full_like(sources[:1], -1 - self.size)
-        starts = jnp.concatenate([nowhere, sources, nowhere])
-        lists = {"starts": starts.T.reshape(-1), "offsets": jnp.clip(offsets, 0, self.size).T.reshape(-1)}
+        here, cut = axis.index.astype(dtype) * self.size, axis.own(self.cuts[:-1])
+        begins, ends = (self.offsets + x - here for x in (cut, axis.own(self.cuts[1:])))
+        sources = self.starts + cut - axis.index.astype(dtype) * self.n + jnp.maximum(-begins, 0)
+        # Each part that lies here is followed by slots without own rows.
+        nowhere = jnp.full_like(sources, -1 - self.size)
+        starts, offsets = (stack(x, -1).reshape(-1) for x in ([sources, nowhere], [begins, ends]))
+        lists = {"starts": starts, "offsets": jnp.clip(offsets, 0, self.size), "fill_value": fill}
         total = jnp.clip(self.total - here, 0, self.size).reshape(1)
-        return gather_rows(x=rows, **lists, total=total, fill_value=fill, size=self.size, disjoint=False)[0]
+        return gather_rows(x=rows, **lists, total=total, size=self.size, disjoint=False)[0]
 
-
-jax.tree_util.register_pytree_node(_Runs, _Runs.flatten, _Runs.unflatten)
+    def with_received(self, rows: jax.Array, into: jax.Array) -> jax.Array:
+        """Returns slots with the received rows in their places."""
+        axis, dtype = self.axis, self.starts.dtype
+        others = (axis.index + np.arange(1, axis.size, dtype=np.int32)) % axis.size
+        first, length, begin, place = (
+            axis.own(x, 1)[others][:, None] for x in (self.firsts, self.lengths, self.begins, self.places)
+        )
+        packed = self.packed[others]
+        places = self.offsets + self.cuts[others] - axis.index.astype(dtype) * self.size
+        offsets = before(length) + jnp.clip(packed - first, 0, length)
+        sources = (place - begin) * self.unit + jnp.maximum(packed, first)
+        lists = [x.reshape(-1) for x in (sources, jnp.maximum(places, 0), offsets)]
+        return move_rows(rows, *lists, length.sum(dtype=dtype).reshape(1), into)
