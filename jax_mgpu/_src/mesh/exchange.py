@@ -62,9 +62,10 @@ class Parts:
         """Returns the same parts, received in the same slots after other parts."""
         return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
 
-    def back(self, slots: int) -> Parts:
-        """Returns the parts that bring these items back to their senders."""
-        return Parts.unflatten((self.axis, slots), (self.places.T, self.starts.T, self.sizes.T))
+    def back(self, chunk: int) -> Parts:
+        """Returns the parts that bring items back to their senders: those from device i to slots from i chunk on."""
+        places = jnp.broadcast_to(self.axis.devices.astype(self.sizes.dtype)[:, None] * chunk, self.sizes.shape)
+        return Parts.unflatten((self.axis, self.axis.size * chunk), (self.places.T, places, self.sizes.T))
 
     def in_slots(self, slots: int) -> Parts:
         """Returns the same parts with more slots."""

@@ -12,14 +12,14 @@ from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import fori_loop, stack
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, by_platform, everywhere, exchange, send
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, everywhere, send
 from jax_mgpu._src.mesh.splitters import Sorted, Words, equal, order_codes, search
 from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 
 __all__ = ["SortedPair", "code_at"]
 
-# A device receives at most 1 / SHARE as many visitors in a round as it has keys.
-SHARE = 4
+# A device receives at most 1 / FEW as many visitors as it has keys in the first round, and 1 / SHARE as many in others.
+FEW, SHARE = 32, 4
 
 
 class SortedPair:
@@ -78,29 +78,41 @@ class SortedPair:
                 return [place]
             return [place, upper[0] - place + jnp.where(equal(order_codes(keys, False), last), later, 0)]
 
+        every = axis.gather(ends)  # [from, to]
+        begins = jnp.concatenate([jnp.zeros_like(every[:, :1]), every[:, :-1]], axis=1)
+        every = jnp.where(axis.devices[:, None] == axis.devices, begins, every)
+        here = axis.begin(counts)
+
+        def visit(done: jax.Array | int, chunk: int, places: list[jax.Array]) -> list[jax.Array]:
+            """Sends the next keys, `chunk` to each device, and puts their answers in their places."""
+            begin = jnp.minimum(begins + done, every)
+            parts = Parts(axis, begin, jnp.minimum(every - begin, chunk), axis.size * chunk)
+            visitors = send(parts, keys, axis.varying(jnp.zeros((parts.slots,), keys.dtype)))
+            place, *number = search_here(visitors, parts.total)
+            back = parts.back(chunk)
+            nothing = axis.varying(jnp.zeros((parts.slots,), self.dtype))
+            answers = [send(back, x, nothing) for x in (place + here, *number)]
+            begin, size, source = axis.own(begin), axis.own(parts.sizes), axis.varying(jnp.full_like(slot, -1))
+            for device in range(axis.size):
+                rank = slot - begin[device]
+                source = jnp.where((rank >= 0) & (rank < size[device]), rank + device * chunk, source)
+            return [
+                jnp.where(source >= 0, x.at[source].get(mode="clip"), y) for x, y in zip(answers, places, strict=True)
+            ]
+
         passed: jax.Array | int = 0  # for each key, the number of keys on devices whose runs end before it
         for device in range(axis.size):
             is_behind = (slot >= ends[device]) & (axis.index != device)
             passed += jnp.where(is_behind, counts[device], 0)
         place, *number = search_here(keys, self.live[side])
         found = [jnp.where(is_live, place + passed, -1), *(jnp.where(is_live, x, 0) for x in number)]
-
-        every = axis.gather(ends)  # [from, to]
-        begins = jnp.concatenate([jnp.zeros_like(every[:, :1]), every[:, :-1]], axis=1)
-        every = jnp.where(axis.devices[:, None] == axis.devices, begins, every)
-        chunk = max(1, -(-n // (SHARE * axis.size)))
-        here = axis.begin(counts)
-
-        def visit(done: jax.Array, places: list[jax.Array]) -> list[jax.Array]:
-            begin = jnp.minimum(begins + jnp.asarray(done, self.dtype) * chunk, every)
-            parts = Parts(axis, begin, jnp.minimum(every - begin, chunk), axis.size * chunk)
-            (visitors,) = exchange(parts, [keys])
-            place, *number = search_here(visitors, parts.total)
-            answers = [place + here, *number]
-            return [send(parts.back(n), answer, x) for answer, x in zip(answers, places, strict=True)]
-
-        rounds = -(-jnp.max(every - begins) // chunk)  # equal on all devices, which must all enter a round or none
-        return fori_loop(0, rounds, visit, [axis.varying(x) for x in found])
+        # If both arrays are distributed alike, the first round suffices. The host need not wait for it, as it must for
+        # the condition of a loop.
+        few, chunk = (max(1, -(-n // (share * axis.size))) for share in (FEW, SHARE))
+        found = [axis.varying(x) for x in visit(0, few, found)]
+        # The number of rounds is equal on all devices, which must all enter a round or none.
+        rounds = -(-jnp.maximum(jnp.max(every - begins) - few, 0) // chunk)
+        return fori_loop(0, rounds, lambda done, x: visit(few + jnp.asarray(done, self.dtype) * chunk, chunk, x), found)
 
     def _runs(self, side: int, rights: list[bool]) -> tuple[Words, jax.Array, jax.Array | None]:
         """Returns this device's last key of the other array, and where the run of keys with places on each device ends.
