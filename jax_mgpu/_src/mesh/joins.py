@@ -13,15 +13,16 @@ from jax_mgpu._src.arguments.check import INT32_LIMIT
 from jax_mgpu._src.arguments.counts import live_items, of_all
 from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.compat import cond, has_64_bits
+from jax_mgpu._src.core.compat import cond, has_64_bits, stack
 from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import by_platform, everywhere
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, everywhere, exchange
 from jax_mgpu._src.mesh.hash_repartition import meet, with_room
 from jax_mgpu._src.mesh.lookups import Gathered, Lookup, Moved
 from jax_mgpu._src.mesh.pairs import AlignedPair
 from jax_mgpu._src.mesh.remote_gather import Dealt, Share, begins_of, deal, fetch
 from jax_mgpu._src.mesh.sorts import sort
+from jax_mgpu._src.mesh.splitters import Sorted, order_codes, search
 from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
 from jax_mgpu._src.ops.join import join as local_join
 from jax_mgpu._src.ops.select import positions
@@ -29,6 +30,11 @@ from jax_mgpu._src.ops.select import positions
 __all__ = ["join", "join_columns"]
 
 Rows = tuple[jax.Array, jax.Array, jax.Array]  # indices of a and of b, and their number
+
+
+def keeps_b(kind: str) -> bool:
+    """Whether rows of b without a partner are kept."""
+    return KINDS.get(kind, (False, False))[1]
 
 
 def join(
@@ -53,14 +59,17 @@ def join(
         found = lookup(axis, operands, (is_sorted, is_sorted), **options)
         return axis.varying(_by_partners(axis, found, kind, size))
 
-    def by_buckets() -> Rows:
-        return _by_buckets(axis, operands, kind, size, by_partners)
+    def in_place() -> Rows:
+        """Tries the method that moves the fewest rows."""
+        if not is_sorted:
+            return _by_buckets(axis, operands, kind, size, by_partners)
+        return by_partners() if keeps_b(kind) else _by_ranges(axis, operands, kind, size, by_partners)
 
     if aligned:
         rows = by_partners(aligned=True)
     else:
         is_long = axis.size * _slots(kind, a.shape[0], size) >= INT32_LIMIT and not has_64_bits()
-        moved = by_partners if is_sorted or is_long else by_buckets
+        moved = by_partners if is_long else in_place
         forms = (
             lambda form=form: jax.tree.map(axis.varying, form()) for form in (lambda: by_partners(Gathered), moved)
         )
@@ -72,6 +81,57 @@ def join(
 def _slots(kind: str, n_a: int, size: int) -> int:
     """Returns the number of slots for the result rows of one device's keys."""
     return with_room(size if kind in KINDS else n_a)
+
+
+def _by_ranges(
+    axis: Axis, operands: Sequence[jax.Array], kind: JoinKind, size: int, by_partners: Callable[[], Rows]
+) -> Rows:
+    """Joins sorted tables where the rows of b are; by `by_partners` if a device has too little room.
+
+    A key belongs to the first device on which no later key of b follows it, or to the last device. Rows of a with this
+    key are sent there, and so are rows of b that are on later devices. If both tables are distributed alike, few rows
+    travel.
+    """
+    keys, counts = operands[:2], operands[2:]
+    dtype = axis.index_dtype("a and b", keys[0].shape[0] + keys[1].shape[0])
+    lives = [live_items(x.shape[0], count, dtype) for x, count in zip(keys, counts, strict=True)]
+    last = take_or_fill(keys[1], lives[1].reshape(1) - 1)  # any key if there is none
+    lasts, b_counts = axis.gather((last, lives[1]))
+    is_earlier = (b_counts > 0) & (axis.devices <= axis.devices[:, None])
+
+    def edges(keys: jax.Array, live: jax.Array) -> jax.Array:
+        """Returns where the rows for each device end."""
+        found = search(Sorted(keys, jnp.zeros_like(live), live), order_codes(lasts.T, False), after_equals=True)
+        return jnp.where(axis.devices + 1 < axis.size, jnp.max(jnp.where(is_earlier, found, 0), axis=1), live)
+
+    every = axis.gather(stack([edges(x, live) for x, live in zip(keys, lives, strict=True)]))  # [from, side, to]
+    every = jnp.concatenate([jnp.zeros_like(every[:, :, :1]), every], axis=2)
+    needed = jnp.sum(every[:, :, 1:] - every[:, :, :-1], axis=0, dtype=dtype)  # [side, to]
+    slots = [with_room(x.shape[0]) for x in keys]
+    parts = [Parts.between(axis, every[:, side], slots[side]) for side in (0, 1)]
+    (a,), (b,) = (exchange(p, [x]) for p, x in zip(parts, keys, strict=True))
+    with by_construction():
+        most = _slots(kind, keys[0].shape[0], size)
+        totals: dict[str, Any] = {"a_count": parts[0].total, "b_count": parts[1].total}
+        rows = local_join(as_columns(a), as_columns(b), kind, size=most, **totals)
+    made = axis.gather(rows.count.astype(_count_dtype(axis, *(x.shape[0] for x in keys))))
+    fits = jnp.all(jnp.max(needed, axis=1) <= jnp.asarray(slots, dtype)) & (jnp.max(made) <= most)
+
+    def dealt() -> Rows:
+        share, begins = Share.even(axis, made.sum(dtype=made.dtype), size), begins_of(made)[:, None]
+        starts, ends = (jnp.clip(x - begins, 0, made[:, None]) for x in (share.lows, share.highs))
+        parts = Parts(axis, starts, ends - starts, size)
+        slot = jnp.arange(size, dtype=parts.sizes.dtype)
+        found = []
+        for side, x in enumerate(exchange(parts, [rows.a_indices, rows.b_indices])):
+            firsts, index = begins_of(needed[side]), x.astype(dtype)
+            row = index + firsts[0]
+            for device in range(1, axis.size):
+                row += jnp.where(slot >= parts.begins[device], firsts[device] - firsts[device - 1], 0)
+            found.append(jnp.where((slot < parts.total) & (index >= 0), row, -1))
+        return axis.varying((found[0], found[1], share.count))
+
+    return cond(of_all(fits), dealt, by_partners)
 
 
 def _by_buckets(
@@ -97,7 +157,7 @@ def _in_order_of_rows(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns each device's share of the rows, in the order of a's rows, followed by rows of b without a partner."""
     of_a, dtype = axis.size * n_a, a_rows.dtype
-    keep_b = KINDS.get(kind, (False, False))[1]
+    keep_b = keeps_b(kind)
     ranks = a_rows.astype(f"uint{8 * dtype.itemsize}")
     if keep_b:
         ranks = jnp.where(a_rows < 0, of_a + b_rows.astype(ranks.dtype), ranks)

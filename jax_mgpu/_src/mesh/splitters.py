@@ -21,8 +21,9 @@ from jax_mgpu._src.ops.sorted_search import _segmented_search
 
 __all__ = ["Sorted", "Words", "cut_at", "equal", "even_edges", "order_codes", "precede", "search"]
 
-# The candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
-MAX_CANDIDATES = 1 << 14
+# The candidate codes that one round of the search counts, over all cuts. Rounds cost launches and a sum over the
+# devices rather than searches, so two rounds of 16 bits take less than three of 11.
+MAX_CANDIDATES = 1 << 16
 
 
 # A long unsigned number, highest word first, so that no 64-bit type of JAX is needed.
@@ -168,9 +169,8 @@ def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tup
     candidates = max(min(MAX_CANDIDATES, max(s.n for s in sequences)), 256)
     rounds = -(-bits // min(bits, max(1, (candidates // cuts).bit_length() - 1)))  # the rounds for one word
     digit_bits = -(-bits // rounds)
-    digits = np.arange(1, 1 << digit_bits).astype(word)
     ids = jnp.arange(cuts, dtype=jnp.int32)
-    heads = ids * len(digits)
+    heads = ids * ((1 << digit_bits) - 1)
 
     def inside(digits: Any, shift: jax.Array) -> Any:
         """Returns digits in the range of the first round, which may have fewer of them than the others."""
@@ -179,6 +179,7 @@ def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tup
         return jnp.minimum(digits, np.array(jnp.iinfo(word).max, word) >> shift)
 
     def next_digit(done: jax.Array, code: jax.Array) -> jax.Array:
+        digits = jax.lax.iota(word, (1 << digit_bits) - 1) + word.type(1)
         shift = jnp.asarray(digit_bits * (rounds - 1 - done % rounds), word)
         own = (np.arange(number) == done // rounds)[:, None]
         candidate = code[:, :, None] | jnp.where(own, inside(digits, shift) << shift, np.zeros((), word))[:, None]

@@ -68,7 +68,7 @@ class SortedPair:
 
     def _visiting(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
         axis, keys, (n,) = self.axis, self.keys[side], self.keys[side].shape
-        counts, slot = self._counts[:, 1 - side], jnp.arange(n, dtype=self.dtype)
+        counts = self._counts[:, 1 - side]
         last, ends, later = self._runs(side, rights)
 
         def search_here(keys: jax.Array, live: jax.Array) -> list[jax.Array]:
@@ -92,7 +92,8 @@ class SortedPair:
             back = parts.back(chunk)
             nothing = axis.varying(jnp.zeros((parts.slots,), self.dtype))
             answers = [send(back, x, nothing) for x in (place + here, *number)]
-            begin, size, source = axis.own(begin), axis.own(parts.sizes), axis.varying(jnp.full_like(slot, -1))
+            begin, size, slot = axis.own(begin), axis.own(parts.sizes), jnp.arange(n, dtype=self.dtype)
+            source = axis.varying(jnp.full_like(slot, -1))
             for device in range(axis.size):
                 rank = slot - begin[device]
                 source = jnp.where((rank >= 0) & (rank < size[device]), rank + device * chunk, source)
@@ -100,6 +101,7 @@ class SortedPair:
                 jnp.where(source >= 0, x.at[source].get(mode="clip"), y) for x, y in zip(answers, places, strict=True)
             ]
 
+        slot = jnp.arange(n, dtype=self.dtype)
         passed: jax.Array | int = 0  # for each key, the number of keys on devices whose runs end before it
         for device in range(axis.size):
             is_behind = (slot >= ends[device]) & (axis.index != device)
