@@ -169,6 +169,8 @@ def _local(axis: Axis, op: Kind | Operator, x: Any, n: int, count: jax.Array) ->
 def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array) -> Any:
     """Returns one result, the same on all devices."""
     local = _local(axis, op, x, n, count)
+    if isinstance(local, _Named) and local.kind == Kind.ADD and jnp.issubdtype(local.x.dtype, jnp.integer):
+        return local.finish(axis.sum(local.total(count)))  # in any order
     has, total = _over_devices(axis, local.combine(0), local.has_items, local.total(count))
     return local.finish(_or_identity(local, has[-1:], _row(total, slice(-1, None)), 0))
 
