@@ -171,5 +171,5 @@ class _Runs:
         places = self.offsets + self.cuts[others] - axis.index.astype(dtype) * self.size
         offsets = before(length) + jnp.clip(packed - first, 0, length)
         sources = (place - begin) * self.unit + jnp.maximum(packed, first)
-        lists = [x.reshape(-1) for x in (sources, jnp.maximum(places, 0), offsets)]
-        return move_rows(rows, *lists, length.sum(dtype=dtype).reshape(1), into)
+        sources, places, offsets = (x.reshape(-1) for x in (sources, jnp.maximum(places, 0), offsets))
+        return move_rows(rows, sources, places, offsets, length.sum(dtype=dtype).reshape(1), into)

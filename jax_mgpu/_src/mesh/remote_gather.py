@@ -137,8 +137,9 @@ class Dealt:
         self._numbers: jax.Array | None
         numbers = number + jnp.arange(begins.shape[0], dtype=number.dtype)
         if axis.shares_memory:  # a device reads all items
-            moved = (*leaves, numbers, begins)
-            *self.leaves, self._numbers, begins = (axis.gather(x).reshape(-1, *x.shape[1:]) for x in moved)
+            *self.leaves, self._numbers, begins = (
+                axis.gather(x).reshape(-1, *x.shape[1:]) for x in (*leaves, numbers, begins)
+            )
             self.starts = jnp.clip(begins - share.low, 0, size)
             self._passed = jnp.maximum(share.low - begins, 0)
             return

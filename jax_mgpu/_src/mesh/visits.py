@@ -19,7 +19,7 @@ from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 __all__ = ["SortedPair", "code_at"]
 
 # A device receives at most 1 / FEW as many visitors as it has keys in the first round, and 1 / SHARE as many in others.
-FEW, SHARE = 32, 4
+FEW, SHARE = 128, 4
 
 
 class SortedPair:
@@ -68,30 +68,35 @@ class SortedPair:
 
     def _visiting(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
         axis, keys, (n,) = self.axis, self.keys[side], self.keys[side].shape
-        counts = self._counts[:, 1 - side]
-        last, ends, later = self._runs(side, rights)
+        counts, other_live = self._counts[:, 1 - side], self.live[1 - side]
 
-        def search_here(keys: jax.Array, live: jax.Array) -> list[jax.Array]:
+        def bounds(keys: jax.Array, live: jax.Array) -> list[jax.Array]:
             operands = keys, self.keys[1 - side], live.reshape(1), self.live[1 - side].reshape(1)
-            place, *upper = (_search.run(operands, right=right)[0].astype(self.dtype) for right in rights)
+            return [_search.run(operands, right=right)[0].astype(self.dtype) for right in rights]
+
+        def answers_of(keys: jax.Array, place: jax.Array, *upper: jax.Array) -> list[jax.Array]:
             if later is None:
                 return [place]
             return [place, upper[0] - place + jnp.where(equal(order_codes(keys, False), last), later, 0)]
 
+        # The search among own keys comes first, and takes about as long as the launches of the small steps that follow.
+        other_live, *here = jax.lax.optimization_barrier((other_live, *bounds(keys, self.live[side])))
+        last, ends, later = self._runs(side, rights, other_live)
+
         every = axis.gather(ends)  # [from, to]
         begins = jnp.concatenate([jnp.zeros_like(every[:, :1]), every[:, :-1]], axis=1)
         every = jnp.where(axis.devices[:, None] == axis.devices, begins, every)
-        here = axis.begin(counts)
+        begin_here = axis.begin(counts)
 
         def visit(done: jax.Array | int, chunk: int, places: list[jax.Array]) -> list[jax.Array]:
             """Sends the next keys, `chunk` to each device, and puts their answers in their places."""
             begin = jnp.minimum(begins + done, every)
             parts = Parts(axis, begin, jnp.minimum(every - begin, chunk), axis.size * chunk)
             visitors = send(parts, keys, axis.varying(jnp.zeros((parts.slots,), keys.dtype)))
-            place, *number = search_here(visitors, parts.total)
+            place, *number = answers_of(visitors, *bounds(visitors, parts.total))
             back = parts.back(chunk)
             nothing = axis.varying(jnp.zeros((parts.slots,), self.dtype))
-            answers = [send(back, x, nothing) for x in (place + here, *number)]
+            answers = [send(back, x, nothing) for x in (place + begin_here, *number)]
             begin, size, slot = axis.own(begin), axis.own(parts.sizes), jnp.arange(n, dtype=self.dtype)
             source = axis.varying(jnp.full_like(slot, -1))
             for device in range(axis.size):
@@ -106,7 +111,7 @@ class SortedPair:
         for device in range(axis.size):
             is_behind = (slot >= ends[device]) & (axis.index != device)
             passed += jnp.where(is_behind, counts[device], 0)
-        place, *number = search_here(keys, self.live[side])
+        place, *number = answers_of(keys, *here)
         found = [jnp.where(is_live, place + passed, -1), *(jnp.where(is_live, x, 0) for x in number)]
         # If both arrays are distributed alike, the first round suffices. The host need not wait for it, as it must for
         # the condition of a loop.
@@ -116,7 +121,7 @@ class SortedPair:
         rounds = -(-jnp.maximum(jnp.max(every - begins) - few, 0) // chunk)
         return fori_loop(0, rounds, lambda done, x: visit(few + jnp.asarray(done, self.dtype) * chunk, chunk, x), found)
 
-    def _runs(self, side: int, rights: list[bool]) -> tuple[Words, jax.Array, jax.Array | None]:
+    def _runs(self, side: int, rights: list[bool], live: jax.Array) -> tuple[Words, jax.Array, jax.Array | None]:
         """Returns this device's last key of the other array, and where the run of keys with places on each device ends.
 
         If both sides are asked for, it also returns how many items on later devices equal that last key.
@@ -124,7 +129,7 @@ class SortedPair:
         A run begins where the previous one ends. If only the right side is asked for, a key's place is on the first
         device whose last key is greater.
         """
-        axis, other, live = self.axis, self.keys[1 - side], self.live[1 - side]
+        axis, other = self.axis, self.keys[1 - side]
         last = take_or_fill(other, live.reshape(1) - 1)  # any key if there is none: its run is empty
         lasts = order_codes(axis.gather(last).reshape(1, -1), False)
         sequence = Sorted(self.keys[side], jnp.zeros_like(self.live[side]), self.live[side])
