@@ -29,8 +29,8 @@ UPDATE_BITS = 8
 LINE_ITEMS = 32
 # For more devices, XLA:GPU uses NCCL, with one operation per update.
 MAX_RAGGED = 8
-# Devices that share their memory each do a whole operation if it has at most this many slots on all of them. Programs
-# then compile in a third of the time. For 2^20 items over four CPU devices, sorts would take five times as long.
+# Devices that share their memory each do a whole operation on at most so many slots in all. Programs then compile in a
+# third of the time. For 2^20 items over four CPU devices, sorts would take five times as long.
 FEW_ITEMS = 1 << 16
 
 
@@ -38,8 +38,7 @@ class Parts:
     """How many items each device sends to each device, and from where; known to all devices.
 
     Args:
-      axis: the devices.
-      starts: `[..., from, to]`, the position of the part's first item in the sender's array.
+      starts: `[..., from, to]`, where the part begins in the sender's array.
       sizes: `[..., from, to]`, the number of its items.
       slots: the number of slots that receive.
       behind: other parts, after which these are placed in the same slots.
@@ -52,13 +51,13 @@ class Parts:
         begins = before(sizes)
         if behind is not None:
             begins += behind.sizes.sum(0, dtype=sizes.dtype)
-        # Items for which there is no slot are not sent. They occur only if keys are out of order.
+        # Items without a slot are not sent; they occur only if keys are out of order.
         self.places = jnp.minimum(begins, slots)  # on the receiver, [from, to]
         self.sizes = jnp.minimum(begins + sizes, slots) - self.places
 
     @classmethod
     def between(cls, axis: Axis, edges: jax.Array, slots: int) -> Parts:
-        """Device i sends its items `edges[i, j]` to `edges[i, j + 1]` to device j; none if the edges descend."""
+        """Device i sends its items from `edges[i, j]` to `edges[i, j + 1]` to device j; none if these descend."""
         return cls(axis, edges[..., :-1], jnp.maximum(edges[..., 1:] - edges[..., :-1], 0), slots)
 
     def behind(self, other: Parts) -> Parts:
@@ -149,10 +148,10 @@ def _runner(axis: Axis, *, fill: int | None) -> Callable[[Sent, jax.Array], jax.
 
 
 def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]) -> Callable[..., T]:
-    """Returns a call of `gathered` where devices share their memory, on CPUs or within a device; else of `spread`.
+    """Calls `gathered` where devices share their memory, on CPUs or within a device; else `spread`.
 
-    A mesh of devices tells their platform, and a form that it excludes is not traced. Otherwise both forms are, and the
-    lowered program has one; within each of them, the platform is known.
+    If the mesh names its devices, only the form of their platform is traced. Otherwise both are, and the lowered
+    program has one.
     """
     bound, known = axes_bound(axis.name), axis.shares_memory
 
@@ -166,7 +165,7 @@ def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]
 
         return run
 
-    here, apart = of(gathered, True), of(spread, False)  # one of each for all calls, which JAX traces once
+    here, apart = of(gathered, True), of(spread, False)  # JAX traces these once for all calls
 
     def run(*operands: Any) -> T:
         with bound():
@@ -178,7 +177,7 @@ def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]
 
 
 def by_size(axis: Axis, slots: int, gathered: Callable[..., T], spread: Callable[..., T]) -> Callable[..., T]:
-    """`by_platform` for operations on few items. With many `slots` on each device, `spread` suits all platforms."""
+    """`by_platform` for operations on few items; with many `slots` on each device, `spread` suits all platforms."""
     are_few = surely(lambda: 0 < axis.size * slots <= FEW_ITEMS)
     return by_platform(axis, gathered, spread) if are_few else spread
 
@@ -186,12 +185,12 @@ def by_size(axis: Axis, slots: int, gathered: Callable[..., T], spread: Callable
 def everywhere(
     axis: Axis, x: jax.Array, counts: jax.Array, starts: Sequence[int] = (0,)
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the live rows of all devices on each device, followed by 0, for devices that share their memory.
+    """Returns the live rows of all devices on each device, followed by 0; devices share their memory.
 
     Args:
       axis: the devices.
       x: this device's rows.
-      counts: the number of rows of each device, or of its first run, then of its second, and so on.
+      counts: the rows of each device, or of its first run, then of its second, and so on.
       starts: where the runs begin among a device's rows.
 
     Returns: The rows, where each run begins and the last one ends, and the number of all rows, `[1]`.
@@ -259,7 +258,7 @@ def _ragged(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
 
 
 def _updates(parts: Parts) -> list[jax.Array]:
-    """Returns where the updates to other devices begin, their sizes and places, and the sizes of received ones.
+    """Returns where updates to other devices begin, their sizes and places, and the sizes of received ones.
 
     Each is `[devices, updates]`.
     """
@@ -292,7 +291,7 @@ def _chunked(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
 
 
 def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
-    """Exchanges an array in rounds of equal chunks: one if parts are about equal, at worst as many as devices."""
+    """Exchanges an array in rounds of equal chunks: one round if parts are about equal, at most as many as devices."""
     axis, slots, dtype = parts.axis, x.shape[0], parts.sizes.dtype
     chunk = max(1, -(-slots // axis.size) + -(-slots // (32 * axis.size)))
     max_rounds = -(-slots // chunk)

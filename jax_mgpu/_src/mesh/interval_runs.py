@@ -1,4 +1,4 @@
-"""`interval_gather` over a mesh axis for few, long intervals: all devices know all intervals, and send runs of rows."""
+"""`interval_gather` over a mesh axis for few, long intervals: all devices know them, and send runs of rows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["fits", "gather_runs"]
 
-# XLA's exchange copies each row in words of up to this many bytes.
+# XLA's exchange copies rows in words of up to this many bytes.
 UNIT_BYTES = 16
 
 
 def fits(axis: Axis, intervals: int, size: int) -> bool:
-    """Whether a device has room for data of all intervals and all devices."""
+    """Whether a device has room for data of all intervals and devices."""
     return axis.size**2 * intervals <= size
 
 
@@ -36,10 +36,9 @@ def gather_runs(
     Args:
       axis: the devices.
       rows: this device's rows, `[n, width]`.
-      starts: `[m]`, where this device's intervals start in the global array, of a type that holds sums of such
-        positions.
-      offsets: `[m]`, where the intervals start among the slots of all devices, of the same type, at most `whole`.
-      whole: the number of all rows of all intervals.
+      starts: `[m]`, where this device's intervals start in the global array, in a type that holds sums of positions.
+      offsets: `[m]`, where they start among the slots of all devices, of the same type, at most `whole`.
+      whole: the rows of all intervals.
       fill: the fill element, `[1]`.
       size: the number of slots of a device.
     """
@@ -81,10 +80,10 @@ def _spread(
 
 
 class _Runs:
-    """The rows that each device sends to each other one. A run is the part of an interval that lies on one device.
+    """The rows that each device sends to each other one. A run is the part of an interval on one device.
 
-    A device packs its runs in the order of the slots, so the rows for another device are a range of the packed rows.
-    They are sent in units of several rows; the receiver skips rows of the first and last unit that it did not ask for.
+    A device packs its runs in the order of slots, so the rows for another device are a range of packed rows. They are
+    sent in units of several rows; the receiver skips rows of the first and last unit that it did not ask for.
     """
 
     def __init__(self, axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, whole: jax.Array, size: int):

@@ -62,7 +62,7 @@ def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, siz
 def interval_gather(
     axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
-    """Gathers rows from any device: runs of rows if intervals are few and long, otherwise each row by a request."""
+    """Gathers rows from any device: by runs if intervals are few and long, else each row by a request."""
     starts = _wide(axis, starts, rows, size)
     if fits(axis, starts.shape[0], size):
         whole = live_items(axis.size * size, total, starts.dtype)
@@ -94,11 +94,11 @@ def interval_move(
 
 
 def _slots(axis: Axis, x: jax.Array) -> jax.Array:
-    """Returns the number of rows of each device: all its slots."""
+    """Returns each device's number of rows: all its slots."""
     return jnp.full((axis.size,), x.shape[0], axis.index_dtype("x", x.shape[0]))
 
 
 def _wide(axis: Axis, starts: jax.Array, x: jax.Array, size: int) -> jax.Array:
-    """Returns global positions, in a type that holds their sums with ranks; invalid ones lie outside of the array."""
+    """Returns global positions in a type that holds their sums with ranks; invalid ones are outside of the array."""
     dtype = axis.index_dtype("x", x.shape[0] + size)
     return jnp.clip(starts, -1 - axis.size * size, axis.size * x.shape[0]).astype(dtype)

@@ -1,4 +1,4 @@
-"""Joins over a mesh axis: aligned keys of both tables give the partners, and result rows are distributed by rank."""
+"""Joins over a mesh axis: aligned keys give the partners, and result rows are distributed by rank."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def join(
     is_sorted: bool,
     aligned: bool,
 ) -> JoinResult:
-    """Returns this device's share of the result's rows; the shares of all devices are equal.
+    """Returns this device's share of the result's rows; all shares are equal.
 
-    For aligned tables, unless rows of b are kept, a device instead gets the rows that its own rows of a make.
+    For aligned tables, a device gets the rows that its rows of a make, unless rows of b are kept.
     """
     operands = a, b, a_count, b_count
 
@@ -137,7 +137,7 @@ def _by_ranges(
 def _by_buckets(
     axis: Axis, operands: Sequence[jax.Array], kind: JoinKind, size: int, by_partners: Callable[[], Rows]
 ) -> Rows:
-    """Joins after all rows of a key were brought to one device; by `by_partners` if frequent keys overfill a device."""
+    """Joins after all rows of a key were brought to one device; by `by_partners` if frequent keys overfill one."""
     a, b, *counts = operands
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     lives = [live_items(x.shape[0], count, dtype) for x, count in zip((a, b), counts, strict=True)]
@@ -176,7 +176,7 @@ def _in_order_of_rows(
 def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
     """Joins by the partners of each row of a, which searches find.
 
-    It works for any number of copies of a key, and with fewer slots than rows.
+    This works for any number of copies of a key, and with fewer slots than rows.
     """
     keep_a, keep_b = KINDS.get(kind, (False, False))
     (n_a, n_b), (a_live, b_live), dtype = found.lengths, found.lives, found.lives[0].dtype
@@ -228,7 +228,7 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
 def _of_own_rows(
     axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: JoinKind, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the result rows of this device's rows of a: by a local join if no key has copies on several devices."""
+    """Returns the result rows of this device's rows of a, by a local join if no key is on several devices."""
     (a, b), (a_begin, b_begin) = pair.keys, pair.before
 
     def placed(x: jax.Array, begin: jax.Array) -> jax.Array:
@@ -250,7 +250,7 @@ def _of_own_rows(
 
 
 class _Alone:
-    """The rows of b without a partner, which follow those of a, with one result row each."""
+    """The rows of b without a partner, which follow those of a, one result row each."""
 
     def __init__(self, axis: Axis, is_alone: jax.Array, live: jax.Array, begin: jax.Array, paired: jax.Array):
         self._axis, self._paired = axis, paired
@@ -271,7 +271,7 @@ class _Alone:
         return jnp.where((row >= 0) & (row < items.astype(row.dtype)), take_or_fill(index, place), partner)
 
     def _ranks(self) -> tuple[jax.Array, jax.Array]:
-        """Returns the ranks in the result at which this device's rows begin and end."""
+        """Returns the ranks at which this device's rows begin and end in the result."""
         rows = jnp.arange(self._index.shape[0], dtype=self._paired.dtype)
         ranks = _saturated(_saturated(self._paired, self._axis.own(begins_of(self._counts))), rows)
         live, past = rows < self._axis.own(self._counts), jnp.iinfo(rows.dtype).max
@@ -280,7 +280,7 @@ class _Alone:
 
 
 def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
-    """Returns the dtype of numbers of rows, which is that of a join on one device."""
+    """Returns the dtype of numbers of rows, as in a join on one device."""
     return jnp.int64 if _most_rows(axis, n_a, n_b) >= INT32_LIMIT and has_64_bits() else jnp.int32
 
 
@@ -289,7 +289,7 @@ def _most_rows(axis: Axis, n_a: int, n_b: int) -> int:
 
 
 def _saturated(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Returns the sum, saturated at the largest number of its type."""
+    """Returns the sum, saturated at the largest number."""
     return x + jnp.minimum(y, jnp.asarray(jnp.iinfo(x.dtype).max, x.dtype) - x)
 
 

@@ -1,4 +1,4 @@
-"""Looks up the keys of table a among those of table b, whose rows are spread over the devices of a mesh axis.
+"""Looks up keys of table a among those of table b, whose rows are spread over devices.
 
 `Gathered` copies all keys of b to each device; `Moved` sorts the keys of both tables over all devices.
 """
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Side:
-    """The sorted keys of one table. Results for these keys can be sent back to the rows that they came from."""
+    """A table's sorted keys; results can be sent back to the rows of these keys."""
 
     def __init__(self, axis: Axis, keys: jax.Array, count: jax.Array, dtype: DTypeLike, *, is_sorted: bool):
         self.axis, self.n = axis, keys.shape[0]
@@ -52,7 +52,7 @@ class _Side:
         return self.axis.own(self.sorted_counts).reshape(1)
 
     def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
-        """Sends results for sorted keys to the rows of the keys. Results past the live rows are unspecified."""
+        """Sends results for sorted keys to the rows of the keys; they are unspecified past the live rows."""
         if self.order is None:
             return found
         live = jnp.arange(self.n) < self.sorted_count
@@ -60,13 +60,12 @@ class _Side:
 
 
 class Moved:
-    """A lookup that sorts the keys of both tables over all devices, aligns them, and sends results back to the rows.
+    """A lookup that sorts the keys of both tables over all devices, aligns them, and sends results back.
 
     Args:
-      axis: the devices.
-      operands: the keys of a's rows and of b's rows, and their counts.
-      is_sorted: whether the keys of each table are already sorted over all devices.
-      aligned: whether the keys of both tables are results of `align`.
+      operands: the keys of a's rows and of b's, and their counts.
+      is_sorted: whether each table's keys are sorted over all devices.
+      aligned: whether the keys of both are results of `align`.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Moved:
 
 
 class Gathered:
-    """The same as `Moved`, for devices that share their memory: each looks up its rows of a among all keys of b."""
+    """A lookup for devices that share their memory: each looks up its rows of a among all keys of b."""
 
     def __init__(self, axis: Axis, operands: Sequence[jax.Array], is_sorted: tuple[bool, bool]):
         a, b, *counts = operands

@@ -1,4 +1,4 @@
-"""Operations on two sorted arrays over a mesh axis: both are cut at the same keys; each device works on its part."""
+"""Operations on two sorted arrays over a mesh axis: both are cut at the same keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-# XLA takes three times as long for arrays whose length is not a multiple of a few items.
+# XLA takes three times as long if the length of an array is no multiple of a few items.
 SLOTS = 32
 
 
@@ -60,13 +60,13 @@ def pair_parts(
     descending: bool = False,
     even: bool = True,
 ) -> list[Parts]:
-    """Returns the parts by which both arrays are redistributed, so that all devices get equally many items of both.
+    """Returns the parts that give all devices equally many items of both arrays.
 
-    Unless `even`, devices are filled from the first one on instead. Items of the first array come before equal ones of
-    the second; with `pairs`, the r-th copies of a key stay together.
+    Unless `even`, devices are filled from the first one on. Of equal items, those of the first array come first; with
+    `pairs`, the r-th copies of a key stay together.
     """
     slots = sum(x.shape[0] for x in arrays)
-    if pairs:  # one more slot, because a cut never separates a pair; rounded up to a multiple of SLOTS
+    if pairs:  # one more slot, as a cut never separates a pair; a multiple of SLOTS
         slots = (slots // SLOTS + 1) * SLOTS
     dtype = axis.index_dtype("a and b", slots)
     live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
@@ -79,8 +79,8 @@ def pair_parts(
 class AlignedPair:
     """Two sorted arrays in which no key on a device is greater than one on a later device.
 
-    Each device searches among its own items. Only copies of its least key may also lie on earlier devices, and copies
-    of its greatest key on later ones: devices exchange the numbers of these copies, and nothing else.
+    Each device searches among its own items. Copies of its least key may also lie on earlier devices, and of its
+    greatest key on later ones: devices only exchange the numbers of these copies.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
@@ -105,9 +105,9 @@ class AlignedPair:
         return self._codes_at[smallest]
 
     def _elsewhere(self, side: int, smallest: bool) -> jax.Array:
-        """How many items of a side on earlier (later) devices equal this device's least (greatest) key.
+        """Counts a side's items on earlier (later) devices that equal this device's least (greatest) key.
 
-        Each device counts its own items for all devices.
+        Each device counts its items for all devices.
         """
         if (side, smallest) not in self._copies_at:
             x, n = Sorted(self.keys[side], jnp.zeros_like(self.live[side]), self.live[side]), self.axis.index
@@ -118,12 +118,12 @@ class AlignedPair:
         return self._copies_at[side, smallest]
 
     def is_apart(self, axis: Axis) -> jax.Array:
-        """Whether no key has copies on several devices; the same on all of them."""
+        """Whether no key is on several devices, on any device."""
         copies = [self._elsewhere(side, smallest) > 0 for side in (0, 1) for smallest in (True, False)]
         return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 
     def cut(self, side: int, right: bool) -> jax.Array:
-        """Returns, for each item of a side, how many items of the other array are less, or no greater; -1 if dead."""
+        """Returns, for each item of a side, how many of the other array are less, or no greater; -1 if dead."""
         copies = self._copies(side, 1 - side, smallest=not right)
         found, before = self._search(side, 1 - side, right), self.before[1 - side]
         found += before + copies if right else before - copies
@@ -139,12 +139,12 @@ class AlignedPair:
         return jnp.where(equal(self._codes(side), self._end(smallest)), self._elsewhere(other, smallest), 0)
 
     def rank(self, side: int) -> jax.Array:
-        """Counts, for each item, the equal items of its own array that come before it."""
+        """Counts, for each item, the equal items before it in its array."""
         places = jnp.arange(self.keys[side].shape[0], dtype=self.dtype)
         return places - self._search(side, side, False) + self._copies(side, side, smallest=True)
 
     def _search(self, side: int, other: int, right: bool) -> jax.Array:
-        """Returns the positions of this device's keys of one side among those of another."""
+        """Returns the positions of this device's keys of one side among those of the other."""
         sides = (side, other)
         operands = (*(self.keys[i] for i in sides), *(self.live[i].reshape(1) for i in sides))
         return _search.run(operands, right=right)[0].astype(self.dtype)
@@ -157,7 +157,7 @@ def _chosen(first: jax.Array, codes: Words, others: Words) -> list[jax.Array]:
 def pair_of(
     axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, aligned: bool = False
 ) -> AlignedPair | SortedPair:
-    """Returns both arrays in the form that finds the places of each other's keys."""
+    """Returns both arrays in a form that finds places of each other's keys."""
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     live = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
     return (AlignedPair if aligned else SortedPair)(axis, (a, b), live)
@@ -179,7 +179,7 @@ def align(
     *,
     descending: bool,
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
-    """Distributes keys and leaves of both sides along the merge path; also returns this device's number of items."""
+    """Distributes keys and leaves along the merge path; also returns this device's number of items."""
     a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending)
     moved = exchange(a_parts, [a, *a_leaves]), exchange(b_parts, [b, *b_leaves])
     return *moved, a_parts.total, b_parts.total
@@ -198,7 +198,7 @@ def merge(
     even: bool,
     aligned: bool,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """Merges two arrays that are sorted over all devices; returns this device's keys, their leaves and their number."""
+    """Merges arrays that are sorted over all devices; returns this device's keys, their leaves and number."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
     a_live, b_live = (live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count)))
@@ -228,7 +228,7 @@ def _merge_order(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the slots, of all devices, of this device's share of both arrays' items in order, and their number.
 
-    Each device merges all keys, because the devices share their memory. Slots of b follow those of a.
+    Each device merges all keys, as devices share their memory. Slots of b follow those of a.
     """
     unused_a, unused_b = (x.shape[0] - counts[:, i] for i, x in enumerate((a, b)))
     (a, a_offsets, a_total), (b, b_offsets, b_total) = (
@@ -285,7 +285,7 @@ def sorted_equal_count(
 def sorted_match(
     axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: bool, aligned: bool
 ) -> SortedMatch:
-    """Looks up both arrays in each other; the numbers of matches are those of all devices."""
+    """Looks up both arrays in each other; the numbers of matches count over all devices."""
     pair = pair_of(axis, a, b, a_count, b_count, aligned=aligned)
     sides, totals = [], []
     for side in (0, 1):
@@ -311,10 +311,10 @@ def set_operation(
     fill_value: ArrayLike,
     aligned: bool,
 ) -> SetResult:
-    """Returns this device's part of the result of a set operation.
+    """Returns this device's part of a set operation.
 
-    Unless the arrays are aligned, items move along the balanced path: the r-th copies of a key in both arrays stay
-    together, so each device works alone.
+    Unless arrays are aligned, items move along the balanced path: the r-th copies of a key in both stay together, so
+    each device works alone.
     """
     name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
     a_leaves, b_leaves, unflatten = set_leaves(name, kind, a_values, b_values, n_a, n_b)
@@ -324,7 +324,7 @@ def set_operation(
             size=size, duplicates=duplicates, fill_value=fill_value,
         )  # fmt: skip
         return SetResult(keys, None if a_values is None else unflatten(leaves), room(name, count, keys.shape[0]))
-    if size is None:  # the most items that the result of a part can have
+    if size is None:  # the most items of a part's result
         size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
     parts = pair_parts(axis, (a, b), (a_count, b_count), pairs=True)
     (a, *a_moved), (b, *b_moved) = (
@@ -350,7 +350,7 @@ def _own_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> SetResult:
-    """Runs the set operation on this device's items. Keys of two words become columns for it."""
+    """Runs the set operation on this device's items; keys of two words become columns."""
     asked = SetCall(axis.operation, kind, size, duplicates, fill_value, False, True, counts, None, None, False)
     result = _operate(asked, as_columns(a), as_columns(b), a_values, b_values)
     return result._replace(keys=of_words(*result.keys)) if is_words(a) else result
@@ -370,7 +370,7 @@ def _aligned_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """Runs the operation on this device's items if no key has copies on several devices, otherwise by ranks."""
+    """Runs the operation on this device's items if no key is on several devices, else by ranks."""
     pair = pair_of(axis, a, b, a_count, b_count, aligned=True)
     assert isinstance(pair, AlignedPair)
     if size is None:
@@ -379,7 +379,7 @@ def _aligned_set(
     def alone(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
         counts = (pair.live[0], pair.live[1])
         of_a, of_b = a[1:] or None, (b[1:] or None) if kind in TAKES_B else None
-        with by_construction():  # the outer call has checked the keys
+        with by_construction():  # keys are checked
             result = _own_set(
                 axis, kind, a[0], b[0], of_a, of_b, counts, size=size, duplicates=duplicates, fill_value=fill_value
             )
@@ -396,7 +396,7 @@ def _aligned_set(
 def _set_by_ranks(
     axis: Axis, kind: Kind, pair: AlignedPair, a: list[jax.Array], b: list[jax.Array], size: int, fill_value: ArrayLike
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Keeps copies by their ranks and by the other side's number of copies, both counted over all devices."""
+    """Keeps copies by their ranks and the other side's number of copies, both over all devices."""
     name, slots = axis.operation, a[0].shape[0] + b[0].shape[0]
 
     def kept(side: int, size: int) -> tuple[list[jax.Array], jax.Array]:

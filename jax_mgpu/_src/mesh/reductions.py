@@ -1,4 +1,4 @@
-"""Reductions and scans over a mesh axis: each device combines its items, and all exchange one state each."""
+"""Reductions and scans over a mesh axis: each device combines its items, and all exchange a state each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["number_before", "own_ends", "reduce", "scan", "segmented_reduce", "s
 
 
 class _Named:
-    """A built-in operator over this device's items or rows. Kernels return results, which become states."""
+    """A built-in operator over this device's items or rows; kernels' results become states."""
 
     def __init__(self, axis: Axis, kind: Kind, x: jax.Array, count: jax.Array):
         self.kind, self.count, self.n = kind, count, x.shape[0]
@@ -47,7 +47,7 @@ class _Named:
         self.x = x.astype(accumulator_dtype(x.dtype)) if summed else x
         self.live = axis.live("x", self.n, count)
         self.starts_from_items = begins_with_item(kind, x.dtype)
-        # If scans start from items, the total of no items is the identity, which is combined like any other total.
+        # If scans start from items, the total of no items is the identity, and is combined like any other.
         self.has_items = None if self.starts_from_items else self.live > 0
         self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else jnp.zeros((), self.live.dtype)
 
@@ -73,7 +73,7 @@ class _Named:
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
         """Returns the function that combines two states.
 
-        Among equal extrema, the earlier item wins in either direction of a scan, and gets the derivative.
+        Of equal extrema, the earlier item wins in either direction, and gets the derivative.
         """
         if self.kind.gives_index:
             return self._first_extremum
@@ -94,7 +94,7 @@ class _Named:
         return take_columns(self.x, results), places
 
     def _better(self, a: jax.Array, b: jax.Array) -> jax.Array:
-        """Whether `a` is the better extremum: less, or greater, than `b`. A NaN is better than any number."""
+        """Whether `a` is the better extremum: less, or greater, than `b`; a NaN is better than any number."""
         x, y = ordered_integers(a), ordered_integers(b)
         if self.kind in (Kind.MAX, Kind.ARGMAX):
             return x > y
@@ -116,7 +116,7 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @_log_add.defjvp
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """A state's derivative is its share of the sum. States that equal an infinite sum have equal shares of it."""
+    """A state's derivative is its share of the sum; states that equal an infinite sum have equal shares."""
     largest = jax.lax.stop_gradient(jnp.maximum(*primals))
     same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # exponents of infinite states
     powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
@@ -155,7 +155,7 @@ class _Function:
         return jax.tree.map(lambda x: x[position], self.x)
 
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
-        del reverse  # with `reverse`, the states from the end come first
+        del reverse  # with `reverse`, states from the end come first
         return self.operator.combine
 
     def finish(self, states: Any) -> Any:
@@ -178,7 +178,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
 def scan(
     axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[Any]:
-    """Returns the prefixes at this device's items, which include the items of earlier devices."""
+    """Returns the prefixes at this device's items, earlier devices' items included."""
     local = _local(axis, op, x, n, count)
     combine, total_here = local.combine(reverse), local.total(count, reverse)
     has, states = _over_devices(axis, combine, local.has_items, total_here, reverse=reverse)
@@ -196,7 +196,7 @@ def scan(
 
 
 def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """Reduces segments. A segment's result is on the device with its head; later devices contribute items."""
+    """Reduces segments; a result is on the device with its head, and later devices contribute items."""
     local = _local(axis, op, x, n, count)
     results = local.segments(heads)
     if n == 0 or heads.shape[0] == 0:
@@ -208,8 +208,8 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
     has, rest = _from_neighbour(axis, has, states, 1)
     last = _row(results, last_slot)
-    # If no later device contributes, `last` replaces `rest`. Otherwise an infinite product, which is then unused, would
-    # have the gradient NaN, even for a cotangent of 0.
+    # If no later device contributes, `last` replaces `rest`. Otherwise an unused infinite product would have the
+    # gradient NaN, even for a cotangent of 0.
     rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
     whole = _one(combine, last, rest)
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has
@@ -228,7 +228,7 @@ def segmented_scan(
     reverse: int,
     total: int,
 ) -> Sequence[Any]:
-    """Scans segments. One that begins on an earlier (or later) device starts from the total of its items there."""
+    """Scans segments; one that begins on an earlier (or later) device starts from the total there."""
     local = _local(axis, op, x, n, count)
     assert not total
     scanned = local.scan(heads, exclusive, reverse)
@@ -249,9 +249,9 @@ def segmented_scan(
 
 
 def number_before(positions: jax.Array, end: jax.Array) -> jax.Array:
-    """Returns how many of some sorted positions lie before an end, which has their dtype.
+    """Returns how many sorted positions lie before an end of their dtype.
 
-    XLA:CPU makes three programs of a sum, so a search takes less time to compile.
+    XLA:CPU makes three programs of a sum, so a search compiles faster.
     """
 
     def by_search(positions: jax.Array, end: jax.Array) -> jax.Array:
@@ -264,9 +264,9 @@ def number_before(positions: jax.Array, end: jax.Array) -> jax.Array:
 
 
 def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Returns whether a segment starts here, the first and last positions where one does, and the last head's number.
+    """Returns whether a segment starts here, the first and last such positions, and the last head's number.
 
-    Without a head, the first position is past the live items, and the last one is 0: all items belong to one segment.
+    Without a head, the first position is past the live items, and the last is 0: all items are in one segment.
     """
     if heads.shape[0] == 0:
         return jnp.zeros_like(live, bool), live, jnp.zeros_like(live), jnp.zeros_like(live)
@@ -285,14 +285,14 @@ def _over_devices(
     starts: jax.Array | None = None,
     reverse: int = 0,
 ) -> tuple[jax.Array, Any]:
-    """Returns, for each device i, the combined states of devices 0 to i; with `reverse`, of devices i to the last.
+    """Returns the combined states of devices 0 to i, for each i; with `reverse`, of devices i to the last.
 
     Args:
       axis: the devices.
       combine: the operator, on arrays of states.
-      has: whether this device has a state. None means that all have one.
+      has: whether this device has a state; None if all have one.
       state: its state.
-      starts: whether a segment starts on this device, so that its state is not combined with earlier (or later) ones.
+      starts: whether a segment starts on this device, so its state is not combined with earlier (or later) ones.
       reverse: whether to begin at the last device.
 
     Returns: Which results exist, `[devices]`, and the results. The tree of sums depends only on the number of devices.
@@ -310,11 +310,11 @@ def _over_devices(
             select(joined, combine(a_states, b_states), states),
         )
 
-    # None means the same on all devices, so it is not sent.
+    # None is the same on all devices, so it is not sent.
     has, starts, states = axis.gather((has, starts, state))
     has = jnp.ones((axis.size,), bool) if has is None else has
     starts = jnp.zeros((axis.size,), bool) if starts is None else starts
-    # jax.lax.associative_scan adds zeros to results, and XLA's CPU code then loses subnormal floats
+    # jax.lax.associative_scan adds zeros to results, where XLA's CPU code loses subnormal floats
     distance = 1
     while distance < axis.size:
         others = (axis.devices + (distance if reverse else -distance)) % axis.size
@@ -336,7 +336,7 @@ def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) ->
 def _with_carry(
     local: _Named | _Function, scanned: Pytree, carry: tuple[jax.Array, Any], where: jax.Array | bool, reverse: int
 ) -> Any:
-    """Returns live results of a scan, combined with the preceding state `where` it applies to them."""
+    """Returns a scan's live results, combined with the preceding state `where` it applies."""
     has, state = carry
     before = jax.tree.map(lambda c, s: jnp.broadcast_to(c, s.shape), state, scanned)
     here = where & jnp.broadcast_to(has, (local.n,))
@@ -348,7 +348,7 @@ def _with_carry(
 
 
 def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree, index: int) -> Any:
-    """Returns the state of a device, or the identity if that device has none."""
+    """Returns a device's state, or the identity if it has none."""
     if local.identity is not None:
         states = select(has, states, identities(local.identity, states))
     return _row(states, index)

@@ -1,4 +1,4 @@
-"""Moves rows between devices: distributes them by rank, fetches them from any position, sends them to any position."""
+"""Moves rows between devices: distributes them by rank, fetches them from any position, sends them to any."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Dealt", "Share", "begins_of", "deal", "fetch", "from_all", "put", "s
 
 
 class Share:
-    """This device's share of the results, which are numbered over all devices: `count` ranks from `low` on.
+    """This device's share of results, which are numbered over all devices: `count` ranks from `low` on.
 
     `lows` and `counts` are those of all devices, and `highs` bound the ranks that have a slot on each.
     """
@@ -81,7 +81,7 @@ class Share:
 
 
 def begins_of(counts: jax.Array) -> jax.Array:
-    """Returns where each device's items begin in the global array, by the numbers of all devices."""
+    """Returns where each device's items begin in the global array, from their numbers."""
     return before(counts[:, None])[:, 0]
 
 
@@ -195,7 +195,7 @@ class Dealt:
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns sorted global positions, the place of each before, and where each device's begin, `[devices + 1]`."""
+    """Returns sorted global positions, each one's place before, and where each device's begin, `[devices + 1]`."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
     places, order = Sort(axis.operation, places).indices()
@@ -210,13 +210,13 @@ def fetch(
     places: jax.Array,
     fills: Sequence[jax.Array | None],
 ) -> list[jax.Array]:
-    """Returns rows from global positions, with any repetition; the fill element for positions outside of the array.
+    """Returns rows from global positions, which may repeat; the fill element outside of the array.
 
     Args:
       axis: the devices.
       leaves: each device's part of the global arrays, `[slots, ...]`.
-      counts: the number of live rows on each device, `[devices]`.
-      places: `[n]`, the global positions that this device asks for.
+      counts: each device's number of live rows, `[devices]`.
+      places: `[n]`, global positions.
       fills: the fill element of each leaf, `[1]`, or None for 0.
 
     Returns:
@@ -229,7 +229,7 @@ def fetch(
         nowhere = jnp.full((n,), -1, jnp.int32)
         return [take_or_fill(x, nowhere, fill) for x, fill in zip(leaves, fills, strict=True)]
     move = by_platform(axis, functools.partial(_gathered, axis), functools.partial(_in_rounds, axis))
-    # All traced values are arguments: under shard_map, a rule of jax.custom_jvp that closes over one fails.
+    # Traced values are arguments: under shard_map, a rule of jax.custom_jvp that closes over one fails.
     known = jnp.where(inside, places, -1).astype(counts.dtype)
     traced = known, counts, *(() if axis.shares_memory else _in_order(axis, places, counts))
     found = [keeping_bits(move, x, *traced, adds=True) for x in leaves]
@@ -240,29 +240,29 @@ def fetch(
 
 
 def _gathered(axis: Axis, x: jax.Array, places: jax.Array, counts: jax.Array, *_: jax.Array) -> jax.Array:
-    """Gathers all rows on all devices: for CPU devices, which share their memory, and for axes within one device."""
+    """Gathers all rows on all devices, for devices that share their memory."""
     slots = slots_of(places, begins_of(counts) + counts, x.shape[0] - counts)
     return gather(jax.lax.all_gather(x, axis.name, tiled=True), slots)
 
 
 def slots_of(places: jax.Array, ends: jax.Array, unused: jax.Array) -> jax.Array:
-    """Returns the slots of global positions, by where each device's items end, and its unused slots; -1 for -1."""
+    """Returns slots of global positions, from where each device's items end, and its unused slots; -1 for -1."""
     passed = jnp.where(places[:, None] >= ends, unused, 0).sum(axis=1, dtype=unused.dtype)
     return jnp.where(places < 0, -1, places + passed)
 
 
 def from_all(axis: Axis, x: jax.Array) -> jax.Array:
-    """Returns the slots of all devices, bit for bit, on each device."""
+    """Returns the slots of all devices on each device, bit for bit."""
     return keeping_bits(lambda x: jax.lax.all_gather(x, axis.name, tiled=True), x)
 
 
 def _in_rounds(
     axis: Axis, x: jax.Array, places: jax.Array, counts: jax.Array, asked: jax.Array, order: jax.Array, edges: jax.Array
 ) -> jax.Array:
-    """Requests rows in rounds of equal chunks, in the order of their positions.
+    """Requests rows in rounds of equal chunks, in the order of positions.
 
-    One round suffices if each device requests about as much from every other; if all request from one device, there are
-    as many rounds as devices. No round takes more memory than another.
+    One round suffices if a device requests about as much from every other one; at worst there are as many rounds as
+    devices. No round takes more memory than another.
     """
     (n,), begins = places.shape, begins_of(counts)
     chunk = max(1, -(-n // axis.size) + -(-n // (32 * axis.size)))
@@ -286,14 +286,14 @@ def _in_rounds(
 def put(
     axis: Axis, leaves: Sequence[jax.Array], places: jax.Array, counts: jax.Array, into: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """Writes rows to distinct global positions of arrays; those for positions outside of the arrays are dropped.
+    """Writes rows to distinct global positions; those outside of the arrays are dropped.
 
     Args:
       axis: the devices.
-      leaves: this device's rows, `[n, ...]` each, or scalars that all devices write.
+      leaves: this device's rows, `[n, ...]`, or scalars that all devices write.
       places: `[n]`, the global positions of this device's rows.
       counts: the number of positions of each device, `[devices]`.
-      into: this device's part of the array that each leaf is written to.
+      into: this device's parts of the arrays that are written.
     """
     if places.shape[0] == 0:
         return [axis.varying(x) for x in into]
@@ -312,7 +312,7 @@ def put(
 
 
 def _set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Array:
-    # JAX can transpose only a scatter to unique indices, as derivatives of narrow floats require.
+    # JAX transposes only scatters to unique indices, as derivatives of narrow floats require.
     result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
     return result
 
@@ -320,7 +320,7 @@ def _set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Arra
 def _rows_of_all(
     axis: Axis, leaves: list[jax.Array], places: jax.Array, counts: jax.Array, slots: int
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns the rows of all devices, and their slots on this one: for devices that share their memory."""
+    """Returns the rows of all devices, and their slots here, for devices that share their memory."""
     own = from_all(axis, places) - axis.begin(counts)
     is_here = (own >= 0) & (own < axis.own(counts))
     return [from_all(axis, x) for x in leaves], jnp.where(is_here, own, slots).astype(counts.dtype)
@@ -329,7 +329,7 @@ def _rows_of_all(
 def _received(
     axis: Axis, leaves: list[jax.Array], places: jax.Array, counts: jax.Array, slots: int
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns the received rows, `[slots, ...]` each, and their slots; `slots` past the last."""
+    """Returns received rows, `[slots, ...]`, and their slots; `slots` past the last."""
     places, order, edges = _in_order(axis, places, counts)
     parts = Parts.between(axis, axis.gather(edges), slots)
     places, *rows = exchange(parts, [places, *(take_rows(x, order) for x in leaves)])

@@ -1,6 +1,6 @@
 """Selections, runs and ranks over a mesh axis.
 
-Selected items and starts of runs stay on their devices. Partitions, distinct keys and ranks move items.
+Selected items and starts of runs stay on their devices; partitions, distinct keys and ranks move items.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 def select(
     axis: Axis, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns this device's kept items, which stay on it."""
+    """Returns the items that this device keeps."""
     return select_rows(axis.operation, leaves, keep, size, fill_value, count)
 
 
@@ -69,20 +69,19 @@ def select_indices(axis: Axis, keep: jax.Array, size: int, count: jax.Array) -> 
 def partition(
     axis: Axis, leaves: Sequence[jax.Array], keep: jax.Array, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Partitions each device's items, then moves the kept ones of all devices to the front, followed by the others.
+    """Partitions each device's items, then moves kept ones of all devices to the front.
 
-    A device keeps its number of items. So it receives a range of ranks among the kept items, and a range among the
-    others.
+    A device keeps its number of items, so it receives a range of ranks among kept items, and one among the others.
     """
     n = keep.shape[0]
     live = axis.live("keep", n, count)
     moved, kept = local_partition(list(leaves), keep, count=count_of(count))
     lives, kepts = axis.gather((live, kept.astype(live.dtype)))
     total, ends = kepts.sum(dtype=live.dtype), jnp.cumsum(lives, dtype=live.dtype)
-    edges = jnp.append(ends - lives, ends[-1:])  # the global positions at which devices begin
+    edges = jnp.append(ends - lives, ends[-1:])  # where devices begin in the global array
 
     def parts(begins: jax.Array, counts: jax.Array, ranks_at: jax.Array) -> Parts:
-        """Sends `counts` items from `begins` on to the devices whose ranks begin at `ranks_at`."""
+        """Sends `counts` items from `begins` on to devices whose ranks begin at `ranks_at`."""
         cuts = jnp.clip(ranks_at[None, :] - begins_of(counts)[:, None], 0, counts[:, None]) + begins[:, None]
         return Parts.between(axis, cuts, n)
 
@@ -97,14 +96,14 @@ def partition(
 
 
 def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
-    """Returns whether an earlier device has a value, and the value of the nearest such device."""
+    """Returns whether an earlier device has a value, and the nearest such device's value."""
     has, found = axis.gather((has, found))
     device = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
     return device >= 0, jax.tree.map(lambda x: x[jnp.maximum(device, 0)], found)
 
 
 def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: jax.Array = ABSENT) -> jax.Array:
-    """Returns which items start a run, over all devices; `heads` start segments, which no run crosses."""
+    """Returns which items start a run over all devices; no run crosses `heads`."""
     n, codes = keys.shape[0], order_codes(keys, False)
     lasts, firsts = (
         [take_or_fill(x, at)[0] for x in codes] for at in (live.reshape(1) - 1, jnp.zeros((1,), jnp.int32))
@@ -128,7 +127,7 @@ def run_starts(
     least: int,
     inside: jax.Array | None,
 ) -> Runs:
-    """Returns the runs that start on this device, as positions among its own items."""
+    """Returns the runs that start on this device, as local positions."""
     n = keys.shape[0]
     live = axis.live("keys", n, count)
     marks = run_marks(axis, keys, live, ABSENT if bounds is None else bounds)
@@ -147,7 +146,7 @@ def run_starts(
 def unique(
     axis: Axis, keys: jax.Array | Columns, size: int, count: jax.Array, **wanted: bool
 ) -> tuple[list[Any], jax.Array]:
-    """Returns distinct keys, after a sort over all devices; each is on the device where its run starts."""
+    """Returns distinct keys after a sort over all devices; each is where its run starts."""
     given = axis.live("keys", keys.shape[0], count)
     forms = (functools.partial(form, axis, keys, size, given, **wanted) for form in (_unique_of_all, _unique_in_order))
     return by_size(axis, keys.shape[0], *forms)()
@@ -156,12 +155,12 @@ def unique(
 def _unique_of_all(
     axis: Axis, keys: jax.Array | Columns, size: int, given: jax.Array, **wanted: bool
 ) -> tuple[list[Any], jax.Array]:
-    """Finds the distinct keys of all devices on each device, because the devices share their memory."""
+    """Finds the distinct keys of all devices on each device; devices share their memory."""
     n, counts = keys.shape[0], axis.gather(given)
     all_keys, offsets, total = keys_of_all(axis, keys, counts)
     with by_construction():
         wanted_here: dict[str, Any] = {**wanted, "return_counts": True}
-        # One more slot than keys: the last one never has a key, and so holds what fills the slots past the keys.
+        # The last slot never has a key, so it holds what fills the slots past the keys.
         found, *results, numbers, _ = local_unique(
             in_form(all_keys), size=axis.size * n + 1, count=total[0], **wanted_here
         )
@@ -205,7 +204,7 @@ def _unique_in_order(
     if wanted["return_inverse"]:
         covered = jnp.minimum(past.astype(live.dtype), live)
         ids = load_balance_search(starts, n, total=covered)
-        # Items before the first run here belong to the last run of an earlier device, if that run is kept.
+        # Items before the first run here belong to an earlier device's last run, if that is kept.
         kept = jnp.minimum(every_found, size)
         numbers = begins_of(kept)
         has_earlier, (number, is_kept) = _earlier(
@@ -228,7 +227,7 @@ def _unique_in_order(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """Returns the first items of all devices, on each device, which first finds its own first items."""
+    """Returns the first items of all devices on each device, which first finds its own."""
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
     values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))
@@ -242,7 +241,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
 def _first_of_all(
     axis: Axis, k: int, largest: bool, values: jax.Array, indices: jax.Array, own: jax.Array, lives: jax.Array
 ) -> TopK:
-    """Finds the first ones among the first items of all devices on each device, which share their memory."""
+    """Finds the first ones among all devices' first items on each device; devices share their memory."""
     del lives
     counts = axis.gather(own)
     items, positions = (everywhere(axis, x, counts)[0] for x in (values, indices))
@@ -255,7 +254,7 @@ def _added_firsts(
 ) -> TopK:
     """Computes how many of each device's first items are among the first of all.
 
-    A sum over the devices joins these items, each in a separate slot: only k items travel, for any number of devices.
+    A sum over devices joins these items in separate slots, so only k items travel.
     """
     taken, zero = jnp.minimum(lives.sum(dtype=own.dtype), k), jnp.zeros_like(own)
     if axis.size > 1 and k > 0:
@@ -293,7 +292,7 @@ def rank(
 def _ranks_of_all(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, given: jax.Array, *, ties: str, descending: bool
 ) -> jax.Array:
-    """Computes the ranks of all items on each device, because the devices share their memory."""
+    """Computes the ranks of all items on each device; devices share their memory."""
     n, counts = keys.shape[0], axis.gather(given)
     all_keys, _, total = keys_of_all(axis, keys, counts)
     all_heads = heads_of_all(axis, heads, n, counts) if heads.size else heads
@@ -304,7 +303,7 @@ def _ranks_of_all(
 def _ranks_in_order(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, given: jax.Array, *, ties: str, descending: bool
 ) -> jax.Array:
-    """Computes ranks on the devices that hold the sorted items, and sends them back to where the items came from."""
+    """Computes ranks where sorted items are, and sends them back to the items' rows."""
     n = keys.shape[0]
     with by_construction():
         if heads.size:
@@ -332,7 +331,7 @@ def _ranks_in_order(
 
 
 def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns the number of all items, and a function that gives all devices the items at given sorted positions."""
+    """Returns the number of all items, and a function that gives all devices the items at sorted positions."""
     with by_construction():
         ordered, live = sort(axis, x, None, count=axis.live("x", x.shape[0], count))
     lives = axis.gather(live)
@@ -340,7 +339,7 @@ def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array
 
 
 def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that gives all devices the rows of x at some global positions; 0 for positions outside."""
+    """Returns a function that gives all devices rows of x at global positions; 0 outside."""
     begin, live = axis.begin(lives), axis.own(lives)
 
     def rows(places: jax.Array) -> jax.Array:
@@ -352,12 +351,12 @@ def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array],
 
 
 def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns the items of all devices at distinct positions: each sum has at most one summand."""
+    """Returns the items at distinct global positions: each sum has at most one summand."""
     return axis.sum(jnp.zeros_like(x).at[places].set(x, mode="drop", unique_indices=True))
 
 
 def _added_bits(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """`_added`, bit for bit: floats are added as integers."""
+    """`_added` bit for bit: floats are added as integers."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return _added(axis, x, places)
     word, bound = jnp.dtype(f"uint{8 * x.dtype.itemsize}"), axes_bound(axis.name)

@@ -1,4 +1,4 @@
-"""Exact splitters: cuts sequences that are sorted over all devices; each cut has a given number of items before it."""
+"""Exact splitters: cut sequences that are sorted over all devices at given numbers of items."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Words = Sequence[jax.Array]
 
 
 class Sorted:
-    """This device's part of a sorted sequence: `keys[begin:end]`; one window for all cuts, or one per cut."""
+    """This device's part of a sorted sequence, `keys[begin:end]`, with one window for all cuts or one per cut."""
 
     def __init__(self, keys: jax.Array, begin: jax.Array, end: jax.Array, descending: bool = False):
         self.begin, self.end, self.descending = begin, end, descending
@@ -40,7 +40,7 @@ class Sorted:
 
 
 def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
-    """Returns unsigned codes of up to 32 bits per word, in the order of the keys, and equal for equal keys."""
+    """Returns unsigned codes in the order of keys, up to 32 bits per word, equal for equal keys."""
     if is_words(keys):
         words = list(words_of(keys))
     else:
@@ -67,7 +67,7 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Returns keys of ascending codes. For a code that no key has, the key exceeds the same keys as the code."""
+    """Returns the keys of ascending codes. For a code of no key, the result exceeds the same keys as the code."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
@@ -85,7 +85,7 @@ def keys_of(codes: Words, dtype: Any) -> jax.Array:
 
 
 def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
-    """Returns the positions of codes, `[cuts, any]`, in the sequence, before or after the keys that equal them."""
+    """Returns where codes, `[cuts, any]`, are in the sequence, before or after equal keys."""
     n, falls = sequence.n, sequence.descending
     needles = keys_of([~x if falls else x for x in codes], sequence.like.dtype)
     windows = [x.reshape(-1) for x in (sequence.begin, sequence.end)]
@@ -109,9 +109,9 @@ def cut_at(
 ) -> jax.Array:
     """Cuts sequences so that `ranks[j]` items of all devices, in order, come before cut j.
 
-    Among equal keys, those of the first sequence come first, in the order of the devices, then those of the second.
-    With `pairs`, there are two sequences, and the r-th equal key of the first is followed by the r-th of the second; a
-    cut never separates the two, and may come one item late (balanced path).
+    Of equal keys, those of the first sequence come first, in the order of devices. With `pairs`, there are two
+    sequences, and the r-th equal key of the first is followed by the r-th of the second; a cut never separates them,
+    and may come one item late (balanced path).
 
     Args:
       axis: the devices.
@@ -121,7 +121,7 @@ def cut_at(
       pairs: see above.
 
     Returns:
-      `[sequences, devices, cuts]`, the same on all devices: how many items of each device's parts come before a cut.
+      `[sequences, devices, cuts]`, the same on all devices: how many items of each part come before a cut.
     """
     shape = len(sequences), axis.size, ranks.shape[0]
     if 0 in shape or not any(s.n for s in sequences):
@@ -140,8 +140,7 @@ def _gathered(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns how many items of each device are less than the key at each rank, and how many are no greater.
 
-    Both are `[sequences, devices, cuts]`. Keys are gathered on all devices: for CPU devices, which share their memory,
-    and for axes within one device.
+    Both are `[sequences, devices, cuts]`. Keys are gathered on all devices, which share their memory.
     """
     shape, counts = (len(sequences), axis.size, ranks.shape[0]), counts.T.reshape(-1)
     keys = jnp.concatenate([s.keys for s in sequences]) if len(sequences) > 1 else sequences[0].keys
@@ -160,8 +159,8 @@ def _gathered(
 def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`_gathered` for devices that do not share their memory, and for windows.
 
-    The code of the key at each rank is found digit by digit, the highest first: each round counts the items below each
-    digit on all devices.
+    The code of the key at each rank is found digit by digit, highest first: a round counts the items below each digit
+    on all devices.
     """
     (cuts,) = ranks.shape
     words = order_codes(sequences[0].like, False)
@@ -195,7 +194,7 @@ def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tup
 
 
 def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
-    """Returns how many of the equal keys of each sequence and device come before a cut.
+    """Returns how many equal keys of each sequence and device come before a cut.
 
     `low` keys are less than these, and `high` keys are no greater.
     """
@@ -219,7 +218,7 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
 def even_edges(
     axis: Axis, sequences: Sequence[Sorted], counts: jax.Array, slots: int | None = None, *, pairs: bool = False
 ) -> jax.Array:
-    """Returns where each device's items are cut for the parts of all devices, `[sequences, devices, devices + 1]`.
+    """Returns where each device's items are cut for all devices, `[sequences, devices, devices + 1]`.
 
     `counts` are the items of all devices, `[devices, sequences]`. Parts are equal or, with `slots`, fill the devices
     from the first one on.

@@ -23,13 +23,12 @@ FEW, SHARE = 128, 4
 
 
 class SortedPair:
-    """Two arrays, each sorted over all devices, and the place of each key of one among the keys of the other.
+    """Two arrays, each sorted over all devices, and the place of each key of one among the other's.
 
-    CPU devices gather the other array and search in it; then the keys to look up may have any order. On GPUs, keys
-    move: a key's place is on the first device whose last key of the other array is not before it. Keys whose place is
-    on another device form one run for each such device, as both arrays are sorted. Each run visits its device, and the
-    places come back. If both arrays are distributed alike, few keys travel. If not, there are several rounds of visits,
-    each of a bounded number of keys.
+    CPU devices gather the other array and search in it; keys to look up may then have any order. On GPUs, a key's place
+    is on the first device whose last key of the other array is not before it. The keys with places on another device
+    form a run, as both arrays are sorted. Each run visits its device, and places come back. If both arrays are
+    distributed alike, few keys travel; otherwise there are several rounds of bounded size.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
@@ -58,7 +57,7 @@ class SortedPair:
         return by_platform(self.axis, *forms)()
 
     def _gathered(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
-        """Gathers the other array on all devices: for CPU devices, and for axes within one device."""
+        """Gathers the other array on all devices, which share their memory."""
         axis = self.axis
         keys, _, total = everywhere(axis, self.keys[1 - side], self._counts[:, 1 - side])
         operands = self.keys[side], keys, self.live[side].reshape(1), total
