@@ -27,7 +27,7 @@ UPDATE_BITS = 8
 # Updates begin at multiples of so many items of the receiver's array. The copy writes a word of each lane of a warp at
 # once, so that each warp then writes one line of memory, not parts of two.
 LINE_ITEMS = 32
-# For more devices, XLA:GPU uses NCCL, with one operation per update.
+# For more devices, XLA:GPU uses NCCL, with an operation per update.
 MAX_RAGGED = 8
 # Devices that share their memory each do a whole operation on at most so many slots in all. Programs then compile in a
 # third of the time. For 2^20 items over four CPU devices, sorts would take five times as long.
@@ -123,7 +123,7 @@ def exchange_together(
 
 
 def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
-    """Returns `into` with the items that this device receives in their places. No device sends itself any."""
+    """Returns `into` with the received items in their places; no device sends itself any."""
     run = _runner(parts.axis, fill=None)
 
     def move(arrays: Sequence[jax.Array], parts: Parts) -> jax.Array:
@@ -138,7 +138,7 @@ Sent = Sequence[tuple[Sequence[Parts], jax.Array]]
 def _runner(axis: Axis, *, fill: int | None) -> Callable[[Sent, jax.Array], jax.Array]:
     """Returns the exchange in the form of the platform.
 
-    With a fill, all slots hold it before, and devices keep their own parts. Otherwise they have none.
+    With a `fill`, which all slots hold before, devices keep their own parts; without one, they have none.
     """
     # XLA:GPU refuses ragged all-to-alls over several processes.
     spread = _ragged if jax.process_count() == 1 and axis.size <= MAX_RAGGED else _chunked
@@ -207,9 +207,9 @@ def everywhere(
 
 
 def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
-    """Gathers all arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
+    """Gathers all arrays on all devices, for devices that share their memory.
 
-    A device receives runs of the gathered arrays, one per sender, and a kernel copies them.
+    A kernel copies the runs that a device receives, one per sender.
     """
     is_first = fill is not None
     for parts_of, x in sent:
@@ -217,7 +217,7 @@ def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
         everything = jax.lax.all_gather(form.pack("x", x), axis.name, tiled=True)
         for parts in parts_of:
             starts = axis.own(parts.starts, 1) + x.shape[0] * axis.devices.astype(parts.starts.dtype)
-            if fill is None:  # runs may come to any places
+            if fill is None:  # runs may come in any order of places
                 lengths = parts.received
                 offsets, total = before(lengths[:, None])[:, 0], lengths.sum(dtype=lengths.dtype).reshape(1)
                 into = form.unpack(move_rows(everything, starts, parts.begins, offsets, total, form.pack("into", into)))
@@ -234,10 +234,10 @@ def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
 
 
 def _ragged(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
-    """Returns ragged all-to-alls, with each part cut into updates; a device's own part is not sent.
+    """Sends the parts of a device to the others by ragged all-to-alls, each part cut into updates.
 
-    It is copied first, from all sources in one pass, and all exchanges then write to the same array. Parts of one array
-    are one exchange: one after the other, each might use the link in one direction only.
+    The device's own parts are copied first, in one pass, and all exchanges then write to the same array. Parts of one
+    array are one exchange, because several in turn might each use the link in one direction only.
     """
     axis = sent[0][0][0].axis
     for parts_of, x in () if fill is None else sent:
@@ -313,11 +313,11 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
 def in_rounds(
     step: Callable[[jax.Array, jax.Array], jax.Array], needed: jax.Array, most: int, into: jax.Array
 ) -> jax.Array:
-    """Calls `step(done, into)` for each `needed` round, at most `most`. `needed` must be equal on all devices."""
+    """Calls `step(done, into)` for each of `needed` rounds, which must be equal on all devices and at most `most`."""
     if most == 1:
         return step(jnp.zeros((), needed.dtype), into)
 
-    # A transpose would save the places of all rounds, one array per device, so it recomputes them.
+    # A transpose would save the places of all rounds, an array per device, so it recomputes them.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         result: jax.Array = cond(jnp.asarray(done, needed.dtype) < needed, step, lambda _, into: into, done, into)

@@ -93,11 +93,11 @@ class _Runs:
         self.starts, self.offsets, self.total = starts, offsets, whole
         lengths = jnp.append(offsets[1:], whole[None]) - offsets
         edges = jnp.arange(axis.size + 1, dtype=dtype)[:, None] * self.n
-        # [devices + 1, intervals]: where in each interval the rows of each device begin.
+        # [devices + 1, intervals]: where the rows of each device begin in each interval.
         self.cuts = jnp.clip(edges - starts, 0, lengths)
         sizes = self.cuts[1:] - self.cuts[:-1]
         self.packed = jax.vmap(lambda x: scan_columns(x, Kind.ADD, exclusive=True))(sizes)  # [devices, intervals]
-        # Where the packed rows of each device for the slots of each begin: [from, to + 1].
+        # Where each device's packed rows for the slots of each device begin: [from, to + 1].
         bounds = jnp.arange(axis.size + 1, dtype=dtype) * size
         at = jnp.maximum(insertion_points(bounds, offsets, right=True).astype(dtype) - 1, 0)
         ends = self.packed[:, at] + jnp.clip(bounds - offsets[at] - self.cuts[:-1, at], 0, sizes[:, at])
@@ -116,12 +116,12 @@ class _Runs:
     def received(self, rows: jax.Array) -> jax.Array:
         """Returns the rows that other devices send, in units."""
         axis, dtype, width = self.axis, self.starts.dtype, rows.shape[1] * self.unit
-        window = -(-self.size // self.unit) + 2  # the packed units that a round sends
+        window = -(-self.size // self.unit) + 2  # packed units per round
         sent = self.ends > self.begins
         last = jnp.max(jnp.where(sent, self.ends, 0), axis=1)
         first = jnp.min(jnp.where(sent, self.begins, last[:, None]), axis=1)
         needed = -(-jnp.max(last - first) // window)  # equal on all devices, which must all enter a round or none
-        # One of two devices has its own rows before those for the other, and one behind them.
+        # Of two devices, each sends one range of packed rows, which fits one round.
         most = 1 if axis.size == 2 else axis.size
 
         def send_window(done: jax.Array, into: jax.Array) -> jax.Array:
@@ -136,7 +136,7 @@ class _Runs:
         return in_rounds(send_window, needed, most, into).reshape(-1, rows.shape[1])
 
     def _packed(self, rows: jax.Array, begin: jax.Array, size: int) -> jax.Array:
-        """Returns `size` of this device's packed rows."""
+        """Returns this device's packed rows from `begin` on, `[size, width]`."""
         axis = self.axis
         packed, cut = axis.own(self.packed), axis.own(self.cuts[:-1])
         total = packed[-1] + axis.own(self.cuts[1:])[-1] - cut[-1]
@@ -152,7 +152,7 @@ class _Runs:
         here, cut = axis.index.astype(dtype) * self.size, axis.own(self.cuts[:-1])
         begins, ends = (self.offsets + x - here for x in (cut, axis.own(self.cuts[1:])))
         sources = self.starts + cut - axis.index.astype(dtype) * self.n + jnp.maximum(-begins, 0)
-        # Each part that lies here is followed by slots without own rows.
+        # After each part that lies on this device come slots without own rows.
         nowhere = jnp.full_like(sources, -1 - self.size)
         starts, offsets = (stack(x, -1).reshape(-1) for x in ([sources, nowhere], [begins, ends]))
         lists = {"starts": starts, "offsets": jnp.clip(offsets, 0, self.size), "fill_value": fill}

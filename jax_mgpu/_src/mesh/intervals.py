@@ -37,7 +37,7 @@ class _Own:
         self.total = share.count.reshape(1)
 
     def places(self, *starts: jax.Array) -> list[jax.Array]:
-        """Returns, for each slot, its position in intervals that begin at these positions; -1 for empty slots."""
+        """Returns each slot's position in intervals that begin at these positions; -1 for empty slots."""
         owner, rank = self.dealt.owners(self.total[0])
         return [jnp.where(owner >= 0, take_or_fill(x, owner) + rank.astype(x.dtype), -1) for x in starts]
 
@@ -52,7 +52,7 @@ def interval_expand(
 
 
 def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, size: int) -> list[jax.Array]:
-    """Returns the objects of this device's slots, numbered over all devices, and the ranks; -1 for empty slots."""
+    """Returns the objects of this device's slots, numbered over all devices, and ranks; -1 for empty slots."""
     dtype = axis.index_dtype("size", max(size, offsets.shape[0]))
     own = _Own(axis, [], offsets, size, total)
     owner, rank = own.dealt.owners(own.total[0])

@@ -79,7 +79,7 @@ def join(
 
 
 def _slots(kind: str, n_a: int, size: int) -> int:
-    """Returns the number of slots for the result rows of one device's keys."""
+    """Returns the slots for result rows of one device's keys."""
     return with_room(size if kind in KINDS else n_a)
 
 
@@ -155,7 +155,7 @@ def _by_buckets(
 def _in_order_of_rows(
     axis: Axis, a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, kind: str, n_a: int, n_b: int, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns each device's share of the rows, in the order of a's rows, followed by rows of b without a partner."""
+    """Returns this device's share of rows, in a's order, followed by rows of b without a partner."""
     of_a, dtype = axis.size * n_a, a_rows.dtype
     keep_b = keeps_b(kind)
     ranks = a_rows.astype(f"uint{8 * dtype.itemsize}")
@@ -182,7 +182,7 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
     (n_a, n_b), (a_live, b_live), dtype = found.lengths, found.lives, found.lives[0].dtype
 
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns, for each row of a, the number of its result rows, where its partners begin, and their number."""
+        """Returns, for each row of a, its number of result rows, where its partners begin, and their number."""
         first, number = found.equals()
         made = number  # 0 past the live rows
         if keep_a or kind not in KINDS:
@@ -207,8 +207,7 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
         total = alone.total
     share = Share.even(axis, total, size)
 
-    # If rows of a without a partner are dropped, each result row has a partner, and the numbers of partners aren't
-    # needed.
+    # If rows of a without a partner are dropped, the numbers of partners are not needed.
     leaves = [first, number] if keep_a or kind not in KINDS else [first]
     following = jnp.append(before, paired)[axis.index + 1]
     dealt = Dealt(axis, leaves, a_begin, begins, following, share, size)

@@ -135,7 +135,7 @@ class AlignedPair:
         return [low, high - low]
 
     def _copies(self, side: int, other: int, *, smallest: bool) -> jax.Array:
-        """Returns, for each key of a side, how many copies the other side has on earlier devices, or on later ones."""
+        """Returns, for each key of a side, the other side's copies on earlier devices, or on later ones."""
         return jnp.where(equal(self._codes(side), self._end(smallest)), self._elsewhere(other, smallest), 0)
 
     def rank(self, side: int) -> jax.Array:
@@ -164,7 +164,7 @@ def pair_of(
 
 
 def copies_of(pair: AlignedPair | SortedPair, side: int) -> jax.Array:
-    """Returns the number of items of the other array that equal each of this one; 0 past the live items."""
+    """Counts the items of the other array that equal each item; 0 past the live items."""
     return pair.equals(side)[1]
 
 

@@ -30,9 +30,8 @@ class Share:
     `lows` and `counts` are those of all devices, and `highs` bound the ranks that have a slot on each.
     """
 
-    _each: (
-        jax.Array
-    )  # the number of ranks of each share but the last ones, and one more for the first `_longer` devices
+    # Each share but the last ones has `_each` ranks; those of the first `_longer` devices have one more.
+    _each: jax.Array
     _longer: jax.Array
 
     def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):
@@ -50,14 +49,14 @@ class Share:
 
     @classmethod
     def of_slots(cls, axis: Axis, total: jax.Array, size: int) -> Share:
-        """Returns shares that fill the slots of the devices from the first one on."""
+        """Returns shares that fill the devices' slots from the first device on."""
         lows = jnp.minimum(axis.devices.astype(total.dtype) * size, total)
         share = cls(axis, lows, jnp.minimum(total - lows, size), size)
         share._each, share._longer = jnp.asarray(size, total.dtype), jnp.zeros_like(total)
         return share
 
     def runs(self, axis: Axis, starts: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns which runs start in this share, of runs whose ranks of the starts ascend.
+        """Returns which runs start in this share, given their starts' ranks, which ascend.
 
         Returns: For each device, how many runs start before its share, and the number of all runs, `[devices + 1]`; the
         number of this share's runs; and the run in each of `size` slots, the last entry of `starts` in the others.
@@ -75,7 +74,7 @@ class Share:
         return jnp.where(past < 0, jax.lax.rem(ranks, each + 1), jax.lax.rem(past, jnp.maximum(each, 1)))
 
     def window(self, x: jax.Array, size: int) -> jax.Array:
-        """Returns the ranks of this share, `[size]`, from all of them; -1 past the last one."""
+        """Returns this share's ranks, `[size]`, from all; -1 past the last one."""
         part = jax.lax.dynamic_slice(x, (self.low,), (size,), allow_negative_indices=False)
         return jnp.where(jnp.arange(size, dtype=self.count.dtype) < self.count, part, -1)
 
@@ -136,7 +135,7 @@ class Dealt:
         self._axis, self._size = axis, size
         self._numbers: jax.Array | None
         numbers = number + jnp.arange(begins.shape[0], dtype=number.dtype)
-        if axis.shares_memory:  # a device reads all items
+        if axis.shares_memory:  # devices read all items
             *self.leaves, self._numbers, begins = (
                 axis.gather(x).reshape(-1, *x.shape[1:]) for x in (*leaves, numbers, begins)
             )
@@ -148,7 +147,7 @@ class Dealt:
             begins = jnp.full((1,), jnp.iinfo(begins.dtype).max, begins.dtype)
         (n,), lows, highs = begins.shape, share.lows.astype(begins.dtype), share.highs.astype(begins.dtype)
         slots, moved = axis.size * n, list(leaves)
-        if slots <= size:  # there is room for all items, and so for empty ones
+        if slots <= size:  # all items fit, and so do empty ones
             first = jnp.maximum(insertion_points(lows, begins, right=True) - 1, 0) + (following <= lows)
             last = jnp.where(lows < highs, insertion_points(highs, begins), 0)
         else:
@@ -168,7 +167,7 @@ class Dealt:
         head, is_there = axis.own(heads, 1)[jnp.argmax(parts.received > 0)], parts.total > 0
         self.starts = starts.at[:1].set(jnp.where(is_there, jnp.maximum(head - share.low, 0), size))
         self._passed = jnp.where(is_there, jnp.maximum(share.low - head, 0), 0)
-        if axis.size * n <= size and axis.size <= MAX_RAGGED:  # neighbours still are neighbours
+        if axis.size * n <= size and axis.size <= MAX_RAGGED:  # neighbouring items stay neighbours
             self._numbers, self._edges, self._shifts = None, parts.begins, begin + axis.own(firsts, 1) - parts.begins
         else:
             (self._numbers,) = exchange(parts, [numbers])

@@ -21,12 +21,12 @@ from jax_mgpu._src.ops.sorted_search import _segmented_search
 
 __all__ = ["Sorted", "Words", "cut_at", "equal", "even_edges", "order_codes", "precede", "search"]
 
-# The candidate codes that one round of the search counts, over all cuts. Rounds cost launches and a sum over the
-# devices rather than searches, so two rounds of 16 bits take less than three of 11.
+# The candidate codes that one round of the search counts, over all cuts. In a round, launches and a sum over devices
+# take more time than searches, so two rounds of 16 bits take less than three of 11.
 MAX_CANDIDATES = 1 << 16
 
 
-# A long unsigned number, highest word first, so that no 64-bit type of JAX is needed.
+# A long unsigned number, highest word first, so no 64-bit type of JAX is needed.
 Words = Sequence[jax.Array]
 
 
@@ -166,13 +166,13 @@ def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tup
     words = order_codes(sequences[0].like, False)
     number, word, bits = len(words), words[0].dtype, 8 * words[0].dtype.itemsize
     candidates = max(min(MAX_CANDIDATES, max(s.n for s in sequences)), 256)
-    rounds = -(-bits // min(bits, max(1, (candidates // cuts).bit_length() - 1)))  # the rounds for one word
+    rounds = -(-bits // min(bits, max(1, (candidates // cuts).bit_length() - 1)))  # rounds per word
     digit_bits = -(-bits // rounds)
     ids = jnp.arange(cuts, dtype=jnp.int32)
     heads = ids * ((1 << digit_bits) - 1)
 
     def inside(digits: Any, shift: jax.Array) -> Any:
-        """Returns digits in the range of the first round, which may have fewer of them than the others."""
+        """Limits digits to the range of the first round, which may have fewer than the others."""
         if digit_bits * rounds == bits:
             return digits
         return jnp.minimum(digits, np.array(jnp.iinfo(word).max, word) >> shift)

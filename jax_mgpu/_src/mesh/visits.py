@@ -38,7 +38,7 @@ class SortedPair:
         self._found: dict[int, list[jax.Array]] = {}
 
     def cut(self, side: int, right: bool) -> jax.Array:
-        """Returns, for each key here, how many of the other array are less (if `right`, not greater); -1 if dead."""
+        """Returns, for each key here, how many of the other array are less (if `right`, no greater); -1 if dead."""
         return self._places(side, [right])[0]
 
     def equals(self, side: int) -> list[jax.Array]:
@@ -106,7 +106,7 @@ class SortedPair:
             ]
 
         slot = jnp.arange(n, dtype=self.dtype)
-        passed: jax.Array | int = 0  # for each key, the number of keys on devices whose runs end before it
+        passed: jax.Array | int = 0  # for each key, the keys on devices whose runs end before it
         for device in range(axis.size):
             is_behind = (slot >= ends[device]) & (axis.index != device)
             passed += jnp.where(is_behind, counts[device], 0)
@@ -123,13 +123,13 @@ class SortedPair:
     def _runs(self, side: int, rights: list[bool], live: jax.Array) -> tuple[Words, jax.Array, jax.Array | None]:
         """Returns this device's last key of the other array, and where the run of keys with places on each device ends.
 
-        If both sides are asked for, it also returns how many items on later devices equal that last key.
+        For both sides, it also returns how many items on later devices equal that last key.
 
         A run begins where the previous one ends. If only the right side is asked for, a key's place is on the first
         device whose last key is greater.
         """
         axis, other = self.axis, self.keys[1 - side]
-        last = take_or_fill(other, live.reshape(1) - 1)  # any key if there is none: its run is empty
+        last = take_or_fill(other, live.reshape(1) - 1)  # without keys, any: its run is empty
         lasts = order_codes(axis.gather(last).reshape(1, -1), False)
         sequence = Sorted(self.keys[side], jnp.zeros_like(self.live[side]), self.live[side])
         found = search(sequence, lasts, after_equals=rights != [True])[0]
