@@ -44,6 +44,7 @@ def check(rng, call, op, dtype, devices, size, *trailing):
             agree(got.reshape(devices * size, *trailing), by_id(x, ids, devices * size, op), op)
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize(
     "op, form",
     [pytest.param(*case, marks=() if case in SHORT else pytest.mark.long) for case in itertools.product(NAMES, FORMS)],
@@ -53,12 +54,14 @@ def test_every_operator(rng, op, form):
     check(rng, mesh.by_vmap(reduced(op, FORMS[form])), op, dtype, 3, FORMS[form], 2)
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_every_number_of_devices(rng, devices, form):
     check(rng, mesh.by_vmap(reduced("argmax", FORMS[form])), "argmax", "int16", devices, FORMS[form])
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize(
     "dtype", [pytest.param(t, marks=() if t in FEW_DTYPES else pytest.mark.long) for t in data.KEY_DTYPES]
 )
@@ -99,6 +102,7 @@ def test_the_same_bits_in_every_run(rng, form):
         assert np.asarray(call(x, ids)).tobytes() == first.tobytes()
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("form", FORMS)
 def test_derivatives(rng, form):
     """Forward and reverse derivatives equal finite differences, under vmap and under shard_map."""
@@ -137,6 +141,7 @@ def test_a_batch_within(rng):
             np.testing.assert_array_equal(got[:, column], expected)
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("form", FORMS)
 def test_counts(rng, form):
     devices, size = 3, FORMS[form]

@@ -104,12 +104,14 @@ def check_sets(rng, call, devices, dtype):
             np.testing.assert_array_equal(mesh.gather(values, counts), 2 * expected.astype(np.float32))
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.long
 def test_sets(rng, devices):
     check_sets(rng, mesh.by_vmap(sets), devices, {**TYPES, 3: "int32", 8: "int32"}[devices])
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.long
 def test_sets_on_devices(rng):
     check_sets(rng, mesh.by_devices(sets, 3), 3, "int32")
@@ -173,6 +175,7 @@ def check_aligned(rng, call, devices, dtype):
             np.testing.assert_array_equal(mesh.gather(values, counts), sources)
 
 
+@pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.long
 def test_aligned(rng, devices):

@@ -12,7 +12,7 @@ from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, builtin
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.exchange import Parts, by_size, everywhere, exchange
 from jax_mgpu._src.mesh.sorts import sort
 from jax_mgpu._src.ops.reduce import _run_heads, reduce_rows, take_columns
 from jax_mgpu._src.ops.reduce_by_id import _has_id, _reduce_by_id
@@ -39,11 +39,25 @@ def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: ja
     if n == 0 or size == 0:
         nothing = builtin(kind, x.dtype)
         return axis.varying(jnp.full((size, width), nothing.finish(nothing.identity), leaves[-1].dtype))
-    with by_construction():
+
+    def gathered(leaves: list[jax.Array], ids: jax.Array, live: jax.Array) -> jax.Array:
+        """Combines the items of all devices that have this device's ids."""
+        counts = axis.gather(live)
+        rows = [keeping_bits(lambda x, counts: everywhere(axis, x, counts)[0], x, counts) for x in leaves]
+        ids, _, total = everywhere(axis, ids, counts)
+        first = axis.index.astype(ids.dtype) * size
+        ids = jnp.where((ids >= first) & (ids - first < size), ids - first, -1)
+        found = _reduce_by_id(x=rows[0], ids=ids, count=total, op=kind, wide=False, size=size)[0]
+        return _chosen(rows, found)[-1]
+
+    def spread(leaves: list[jax.Array], ids: jax.Array, live: jax.Array) -> jax.Array:
         received = _from_all if axis.size * size <= n else _from_runs
         ids, leaves = received(axis, kind, leaves, ids, live, size)
         found = _reduce_by_id(x=leaves[0], ids=ids, count=ABSENT, op=kind, wide=False, size=size)[0]
         return _chosen(leaves, found)[-1]
+
+    with by_construction():
+        return by_size(axis, n, gathered, spread)(leaves, ids, live)
 
 
 def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import fill_operand
 from jax_mgpu._src.arguments.counts import live_items, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction, room
+from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import Payload, take_from_pair, take_or_fill
 from jax_mgpu._src.core.compat import stack
-from jax_mgpu._src.keys.bits import as_columns, is_words, of_words, part_of, special_case
+from jax_mgpu._src.keys.bits import as_columns, is_words, keeping_bits, of_words, part_of, special_case
 from jax_mgpu._src.keys.columns import KeyPair
 from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.mesh.exchange import Parts, by_size, everywhere, exchange, exchange_together
@@ -24,11 +26,13 @@ from jax_mgpu._src.mesh.splitters import (
     Words,
     equal,
     even_edges,
+    even_windows,
     order_codes,
     precede,
     search,
 )
 from jax_mgpu._src.mesh.visits import SortedPair, code_at
+from jax_mgpu._src.ops.intervals import gather_rows
 from jax_mgpu._src.ops.merge import _merge, merged, merged_runs
 from jax_mgpu._src.ops.select import select_rows
 from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
@@ -65,15 +69,29 @@ def pair_parts(
     Unless `even`, devices are filled from the first one on. Of equal items, those of the first array come first; with
     `pairs`, the r-th copies of a key stay together.
     """
-    slots = sum(x.shape[0] for x in arrays)
-    if pairs:  # one more slot, as a cut never separates a pair; a multiple of SLOTS
-        slots = (slots // SLOTS + 1) * SLOTS
+    slots = pair_slots(sum(x.shape[0] for x in arrays), pairs=pairs)
+    live, every = _live_counts(axis, arrays, counts, slots)
+    edges = even_edges(axis, _whole(arrays, live, descending), every, None if even else slots, pairs=pairs)
+    parts = Parts.between(axis, edges, slots)
+    return [jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, 1)]
+
+
+def pair_slots(items: int, *, pairs: bool) -> int:
+    """Returns a device's slots for parts of both arrays; with `pairs`, a cut never separates a pair, so one more."""
+    return (items // SLOTS + 1) * SLOTS if pairs else items
+
+
+def _live_counts(
+    axis: Axis, arrays: Sequence[jax.Array], counts: Sequence[Any], slots: int
+) -> tuple[list[jax.Array], jax.Array]:
+    """Returns the numbers of this device's live items, and those of all devices, `[devices, 2]`."""
     dtype = axis.index_dtype("a and b", slots)
     live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
-    every = axis.gather(stack(live))
-    sequences = [Sorted(x, jnp.zeros_like(n), n, descending) for x, n in zip(arrays, live, strict=True)]
-    parts = Parts.between(axis, even_edges(axis, sequences, every, None if even else slots, pairs=pairs), slots)
-    return [jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, 1)]
+    return live, axis.gather(stack(live))
+
+
+def _whole(arrays: Sequence[jax.Array], live: Sequence[jax.Array], descending: bool) -> list[Sorted]:
+    return [Sorted(x, jnp.zeros_like(n), n, descending) for x, n in zip(arrays, live, strict=True)]
 
 
 class AlignedPair:
@@ -179,10 +197,51 @@ def align(
     *,
     descending: bool,
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
-    """Distributes keys and leaves along the merge path; also returns this device's number of items."""
-    a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending)
-    moved = exchange(a_parts, [a, *a_leaves]), exchange(b_parts, [b, *b_leaves])
-    return *moved, a_parts.total, b_parts.total
+    """Distributes keys and leaves of both sides along the merge path; also returns this device's number of items."""
+    return _dealt(axis, [a, *a_leaves], [b, *b_leaves], (a_count, b_count), descending=descending)
+
+
+def _dealt(
+    axis: Axis,
+    a: list[jax.Array],
+    b: list[jax.Array],
+    counts: tuple[jax.Array, jax.Array],
+    *,
+    pairs: bool = False,
+    descending: bool = False,
+) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
+    """Distributes the leaves of both sides, of which the first are the keys, as `pair_parts` says.
+
+    Returns: This device's items of both sides, and their numbers.
+    """
+    slots = pair_slots(a[0].shape[0] + b[0].shape[0], pairs=pairs)
+
+    def gathered(a: list[jax.Array], b: list[jax.Array], counts: tuple[jax.Array, jax.Array]) -> Any:
+        """Cuts all items on each device, which takes its part of them."""
+        live, every = _live_counts(axis, (a[0], b[0]), counts, slots)
+        windows = even_windows(axis, _whole((a[0], b[0]), live, descending), every, pairs=pairs)
+        moved = [
+            [keeping_bits(functools.partial(_window, axis, slots), x, every[:, i], *windows[i]) for x in leaves]
+            for i, leaves in enumerate((a, b))
+        ]
+        return moved[0], moved[1], windows[0][1], windows[1][1]
+
+    def spread(a: list[jax.Array], b: list[jax.Array], counts: tuple[jax.Array, jax.Array]) -> Any:
+        a_parts, b_parts = pair_parts(axis, (a[0], b[0]), counts, pairs=pairs, descending=descending)
+        return exchange(a_parts, a), exchange(b_parts, b), a_parts.total, b_parts.total
+
+    form = by_size(axis, slots, gathered, spread) if axis.size > 1 and slots else spread
+    moved: tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array] = form(a, b, counts)
+    return moved
+
+
+def _window(axis: Axis, slots: int, x: jax.Array, counts: jax.Array, begin: jax.Array, length: jax.Array) -> jax.Array:
+    """Returns a window of the live rows of all devices, followed by 0; the devices share their memory."""
+    form, (rows, _, _) = RowForm(axis.operation, "x", x), everywhere(axis, x, counts)
+    runs = {"starts": begin[None], "offsets": jnp.zeros_like(begin[None]), "total": length[None]}
+    return form.unpack(
+        gather_rows(x=form.pack("x", rows), **runs, fill_value=form.fill(0), size=slots, disjoint=True)[0]
+    )
 
 
 def merge(
@@ -326,15 +385,12 @@ def set_operation(
         return SetResult(keys, None if a_values is None else unflatten(leaves), room(name, count, keys.shape[0]))
     if size is None:  # the most items of a part's result
         size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
-    parts = pair_parts(axis, (a, b), (a_count, b_count), pairs=True)
-    (a, *a_moved), (b, *b_moved) = (
-        exchange(p, [x, *leaves]) for p, x, leaves in zip(parts, (a, b), (a_leaves, b_leaves), strict=True)
-    )
+    (a, *a_moved), (b, *b_moved), *counts = _dealt(axis, [a, *a_leaves], [b, *b_leaves], (a_count, b_count), pairs=True)
     of_a, of_b = (
         [None, None] if a_values is None else [unflatten(a_moved), unflatten(b_moved) if kind in TAKES_B else None]
     )
-    counts = (parts[0].total, parts[1].total)
-    return _own_set(axis, kind, a, b, of_a, of_b, counts, size=size, duplicates=duplicates, fill_value=fill_value)
+    asked: dict[str, Any] = {"size": size, "duplicates": duplicates, "fill_value": fill_value}
+    return _own_set(axis, kind, a, b, of_a, of_b, (counts[0], counts[1]), **asked)
 
 
 def _own_set(

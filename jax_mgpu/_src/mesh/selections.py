@@ -23,12 +23,13 @@ from jax_mgpu._src.keys.bits import shifted
 from jax_mgpu._src.keys.columns import Columns, alike, in_form, run_keys
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, by_size, everywhere, exchange_together
-from jax_mgpu._src.mesh.remote_gather import Share, begins_of, put
+from jax_mgpu._src.mesh.remote_gather import Share, begins_of, from_all, put, slots_of
 from jax_mgpu._src.mesh.segments import heads_of_all, own_part, segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import keys_of_all, sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ops.groups import local_ranks, rank_of_run
 from jax_mgpu._src.ops.load_balance import load_balance_search
+from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.ranks import TopK
 from jax_mgpu._src.ops.ranks import top_k as local_top_k
 from jax_mgpu._src.ops.scan import scan, segmented_scan
@@ -69,13 +70,33 @@ def select_indices(axis: Axis, keep: jax.Array, size: int, count: jax.Array) -> 
 def partition(
     axis: Axis, leaves: Sequence[jax.Array], keep: jax.Array, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Partitions each device's items, then moves kept ones of all devices to the front.
+    """Moves the kept items of all devices to the front, followed by the others; a device keeps its number of items."""
+    forms = (functools.partial(form, axis) for form in (_partition_of_all, _partition_by_ranks))
+    return by_size(axis, keep.shape[0], *forms)(list(leaves), keep, count)
 
-    A device keeps its number of items, so it receives a range of ranks among kept items, and one among the others.
-    """
+
+def _partition_of_all(
+    axis: Axis, leaves: list[jax.Array], keep: jax.Array, count: jax.Array
+) -> tuple[list[jax.Array], jax.Array]:
+    """Partitions the positions of all items on each device, because the devices share their memory."""
     n = keep.shape[0]
     live = axis.live("keep", n, count)
-    moved, kept = local_partition(list(leaves), keep, count=count_of(count))
+    counts = axis.gather(live)
+    keeps, offsets, number = everywhere(axis, keep, counts)
+    order, total = positions(keeps, number, axis.size * n, partition=True)
+    places = Share(axis, offsets[:-1], counts, n).window(order.astype(live.dtype), n)
+    slots, slot = slots_of(places, offsets[1:], n - counts), jnp.arange(n, dtype=live.dtype)
+    slots = jnp.where(slot < live, slots, axis.index.astype(live.dtype) * n + slot)  # items past the count stay
+    return [take_or_fill(from_all(axis, x), slots, unique=True) for x in leaves], total.astype(live.dtype)
+
+
+def _partition_by_ranks(
+    axis: Axis, leaves: list[jax.Array], keep: jax.Array, count: jax.Array
+) -> tuple[list[jax.Array], jax.Array]:
+    """Partitions each device's items, and sends each device a range of ranks of kept items, and one of the others."""
+    n = keep.shape[0]
+    live = axis.live("keep", n, count)
+    moved, kept = local_partition(leaves, keep, count=count_of(count))
     lives, kepts = axis.gather((live, kept.astype(live.dtype)))
     total, ends = kepts.sum(dtype=live.dtype), jnp.cumsum(lives, dtype=live.dtype)
     edges = jnp.append(ends - lives, ends[-1:])  # where devices begin in the global array
@@ -331,11 +352,21 @@ def _ranks_in_order(
 
 
 def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns the number of all items, and a function that gives all devices the items at sorted positions."""
-    with by_construction():
-        ordered, live = sort(axis, x, None, count=axis.live("x", x.shape[0], count))
+    """Returns the number of all items, and a function that gives all devices the items of given ranks."""
+    live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
-    return lives.sum(dtype=live.dtype), item_at(axis, ordered, lives)
+
+    def gathered(ranks: jax.Array) -> jax.Array:
+        """Selects among the items of all devices, which share their memory."""
+        rows, _, total = everywhere(axis, x, lives)
+        return _order_statistics(x=rows, ranks=ranks, count=total)[0]
+
+    def spread(ranks: jax.Array) -> jax.Array:
+        with by_construction():
+            ordered, own = sort(axis, x, None, count=live)
+        return item_at(axis, ordered, axis.gather(own))(ranks)
+
+    return lives.sum(dtype=live.dtype), by_size(axis, x.shape[0], gathered, spread)
 
 
 def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array], jax.Array]:

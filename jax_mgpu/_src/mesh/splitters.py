@@ -19,7 +19,7 @@ from jax_mgpu._src.mesh.exchange import by_platform, everywhere
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
-__all__ = ["Sorted", "Words", "cut_at", "equal", "even_edges", "order_codes", "precede", "search"]
+__all__ = ["Sorted", "Words", "cut_at", "equal", "even_edges", "even_windows", "order_codes", "precede", "search"]
 
 # The candidate codes that one round of the search counts, over all cuts. In a round, launches and a sum over devices
 # take more time than searches, so two rounds of 16 bits take less than three of 11.
@@ -130,6 +130,11 @@ def cut_at(
     if counts is not None:
         bounds = by_platform(axis, functools.partial(_gathered, axis, sequences, counts), bounds)
     low, high = bounds(ranks)
+    return _at_ranks(low, high, ranks, pairs=pairs)
+
+
+def _at_ranks(low: jax.Array, high: jax.Array, ranks: jax.Array, *, pairs: bool) -> jax.Array:
+    """Returns the cuts at ranks, by how many items are less than the key at each, and how many are no greater."""
     if pairs:
         return low + _paired(high - low, ranks - low.sum((0, 1), dtype=low.dtype))
     return low + _in_turn(low, high, ranks)
@@ -142,17 +147,28 @@ def _gathered(
 
     Both are `[sequences, devices, cuts]`. Keys are gathered on all devices, which share their memory.
     """
-    shape, counts = (len(sequences), axis.size, ranks.shape[0]), counts.T.reshape(-1)
+    keys, edges, total = _keys_of_all(axis, sequences, counts)
+    return _around(keys, edges, total, ranks, (len(sequences), axis.size))
+
+
+def _keys_of_all(axis: Axis, sequences: Sequence[Sorted], counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns ascending codes of the keys of all devices, sequence after sequence, as `everywhere` does."""
     keys = jnp.concatenate([s.keys for s in sequences]) if len(sequences) > 1 else sequences[0].keys
     if sequences[0].descending:
         keys = of_words(*(~x for x in words_of(keys))) if is_words(keys) else ~ordered_integers(keys)
-    starts = [0, sequences[0].n][: len(sequences)]
-    keys, edges, total = everywhere(axis, keys, counts, starts)
-    needles = _order_statistics(x=keys, ranks=jnp.tile(ranks, shape[0] * shape[1]), count=total)[0]
-    ids = np.repeat(np.arange(shape[0] * shape[1], dtype=edges.dtype), shape[2])
+    return everywhere(axis, keys, counts.T.reshape(-1), [0, sequences[0].n][: len(sequences)])
+
+
+def _around(
+    keys: jax.Array, edges: jax.Array, total: jax.Array, ranks: jax.Array, runs: tuple[int, int]
+) -> tuple[jax.Array, jax.Array]:
+    """Returns how many items of each run are less than the key at each rank, and how many are no greater."""
+    (cuts,), number = ranks.shape, runs[0] * runs[1]
+    needles = _order_statistics(x=keys, ranks=jnp.tile(ranks, number), count=total)[0]
+    ids = np.repeat(np.arange(number, dtype=edges.dtype), cuts)
     given = {"needles": needles, "ids": ids, "haystack": keys, "heads": edges, "haystack_count": total, "exact": False}
-    low, high = (_segmented_search(**given, right=right)[0].reshape(shape) for right in (False, True))
-    begins = edges[:-1].reshape(*shape[:2], 1)
+    low, high = (_segmented_search(**given, right=right)[0].reshape(*runs, cuts) for right in (False, True))
+    begins = edges[:-1].reshape(*runs, 1)
     return low - begins, high - begins
 
 
@@ -223,11 +239,35 @@ def even_edges(
     `counts` are the items of all devices, `[devices, sequences]`. Parts are equal or, with `slots`, fill the devices
     from the first one on.
     """
-    total = counts.sum(dtype=counts.dtype)
-    device = jnp.arange(1, axis.size, dtype=total.dtype)
+    total, ends = counts.sum(dtype=counts.dtype), counts.T[:, :, None]
     if slots is None:
-        ranks = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
+        ranks = _even_ranks(axis, total)
     else:
-        ranks = jnp.minimum(device * slots, total)
-    cuts, ends = cut_at(axis, sequences, ranks, counts, pairs=pairs), counts.T[:, :, None]
+        ranks = jnp.minimum(jnp.arange(1, axis.size, dtype=total.dtype) * slots, total)
+    cuts = cut_at(axis, sequences, ranks, counts, pairs=pairs)
     return jnp.concatenate([jnp.zeros_like(ends), cuts, ends], axis=2)
+
+
+def even_windows(
+    axis: Axis, sequences: Sequence[Sorted], counts: jax.Array, *, pairs: bool
+) -> list[tuple[jax.Array, jax.Array]]:
+    """Returns where this device's equal part of the items of all devices begins, and its length, in each sequence.
+
+    The devices share their memory.
+    """
+    keys, edges, total = _keys_of_all(axis, sequences, counts)
+    edges, ranks = edges[:: axis.size], _even_ranks(axis, total[0])
+    cuts = _at_ranks(*_around(keys, edges, total, ranks, (len(sequences), 1)), ranks, pairs=pairs)[:, 0]
+    windows = []
+    for i in range(len(sequences)):
+        low, high = (axis.own(jnp.pad(cuts[i], side)) for side in ((1, 0), (0, 1)))
+        high = jnp.where(axis.index == axis.size - 1, edges[i + 1] - edges[i], high)
+        windows.append((low, high - low))
+    return windows
+
+
+def _even_ranks(axis: Axis, total: jax.Array) -> jax.Array:
+    """Returns the ranks at which cuts make equal parts."""
+    device = jnp.arange(1, axis.size, dtype=total.dtype)
+    each, rest = (f(total, jnp.asarray(axis.size, total.dtype)) for f in (jax.lax.div, jax.lax.rem))
+    return device * each + jnp.minimum(device, rest)

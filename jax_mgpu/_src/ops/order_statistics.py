@@ -90,7 +90,8 @@ def quantiles(
     last = jnp.broadcast_to(jnp.maximum(end - begin - 1, 0), (1, *end.shape))
     ranks = jnp.concatenate([lower, upper, last])
     if axis_name is not None:
-        items = item_at(ranks[:, 0])[:, None] if heads is ABSENT else item_at(begin[None] + ranks)
+        with jax.numpy_dtype_promotion("standard"):  # as in over_axis
+            items = item_at(ranks[:, 0])[:, None] if heads is ABSENT else item_at(ranks)
     elif heads is ABSENT:
         items = _order_statistics(x=x, ranks=ranks[:, 0], count=live)[0][:, None]
     else:

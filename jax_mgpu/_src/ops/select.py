@@ -546,11 +546,13 @@ def select_rows(
     return items, positions(keep, count, 0)[1] if total is None else total
 
 
-def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the positions of kept items, `n` past the last one, and their number."""
-    found, total = _select(
-        x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
-    )
+def positions(keep: jax.Array, count: jax.Array, size: int, *, partition: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Returns the positions of kept items, `n` past the last one, and their number.
+
+    With `partition`, the positions of the other items follow.
+    """
+    given = {"x": NO_ROWS, "keep": keep, "count": count, "fill_value": NO_FILL}
+    found, total = _select(**given, size=size, indices=True, partition=partition)
     return found, total
 
 
