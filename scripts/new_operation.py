@@ -256,11 +256,10 @@ DRAWN = {{"{name}": {name}}}
 }
 
 
-def insert(path: pathlib.Path, line: str, after: str, among: str) -> None:
-    """Inserts a line alphabetically among the first lines that match `among` after a line that starts with `after`."""
+def insert(path: pathlib.Path, line: str, among: str) -> None:
+    """Inserts a line alphabetically into the first consecutive lines that match `among`."""
     lines = path.read_text().splitlines()
-    begin = next(i for i, each in enumerate(lines) if each.startswith(after)) + 1
-    begin = next(i for i in range(begin, len(lines)) if re.fullmatch(among, lines[i]))
+    begin = next(i for i, each in enumerate(lines) if re.fullmatch(among, each))
     end = next(i for i in range(begin, len(lines)) if not re.fullmatch(among, lines[i]))
     place = next((i for i in range(begin, end) if lines[i] > line), end)
     path.write_text("\n".join([*lines[:place], line, *lines[place:]]) + "\n")
@@ -285,10 +284,10 @@ def main() -> None:
         file.write_text(text.lstrip("\n").format(**words))
         print(f"new      {file.relative_to(root)}")
     handler = f"  OPERATION({name})".ljust(34) + " \\"
-    insert(root / "ffi" / "runtime" / "operations.h", handler, "#define MGPU_OPERATIONS", r"  OPERATION\(.*")
+    insert(root / "ffi" / "runtime" / "operations.h", handler, r"  OPERATION\(.*")
     star = f"from jax_mgpu._src.ops.{name} import *"
-    insert(root / "jax_mgpu" / "__init__.py", star, "# The public names", r"from jax_mgpu\._src\.ops\.\w+ import \*")
-    insert(root / "docs" / "index.md", f"reference/{name}", "reference/index", r"reference/(?!information)\w+")
+    insert(root / "jax_mgpu" / "__init__.py", star, r"from jax_mgpu\._src\.ops\.\w+ import \*")
+    insert(root / "docs" / "index.md", f"reference/{name}", r"reference/(?!index$|information$)\w+")
 
 
 if __name__ == "__main__":
