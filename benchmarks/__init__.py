@@ -1,1 +1,1 @@
-"""Benchmarks of every family against XLA, CUB, Thrust and NumPy: `python -m benchmarks`."""
+"""Benchmarks against XLA, CUB, Thrust, NumPy and other libraries: `python -m benchmarks`."""

@@ -1,4 +1,4 @@
-"""Gradients and their forward passes. A gradient may take four forward passes, or the time to move its bytes."""
+"""Gradients and their forward passes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _cases(
     ours: Callable[..., jax.Array],
     xla: Callable[..., jax.Array],
 ) -> list[Case]:
-    """Returns two cases: the forward pass, and the gradient of the sum of squares in the first argument."""
+    """Returns two cases: the forward pass, and the gradient of the sum of squared results for the first argument."""
 
     def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         def loss(*arrays: Any) -> jax.Array:
@@ -53,7 +53,7 @@ def _items(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _windows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes items, intervals of 16 that begin 8 apart, and each item's position."""
+    """Makes items, starts of intervals of 16 that begin 8 apart, their offsets, and the positions of their items."""
     n = size_at(scale, ITEMS)
     starts = np.arange(0, n - 16, 8, dtype=np.int32)
     offsets = np.arange(starts.size, dtype=np.int32) * 16

@@ -1,4 +1,4 @@
-"""Writes the skeleton of a new operation: all parts of a public function with kernels on CPU and CUDA.
+"""Writes the skeleton of a new operation: a public function with kernels on CPU and CUDA.
 
     python scripts/new_operation.py rotate
 
@@ -168,7 +168,7 @@ void {name}(const Call& call, cudaStream_t stream) {{
 }}  // namespace mgpu::cuda
 """,
     "tests/test_{name}.py": '''
-"""{Title} beside NumPy."""
+"""{Title} gives what NumPy gives."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
     terminalreporter.line(f"default platform: {jax.default_backend()}; kernels built: {', '.join(library.platforms())}")
     if jax.default_backend() != "gpu":
         terminalreporter.line(
-            "NO KERNEL RAN ON A GPU: on a machine with one, MGPU_CUDA=ON pip install '.[test]' && pytest"
+            "NO KERNEL RAN ON A GPU: on a machine with one, run MGPU_CUDA=ON pip install '.[test]' && pytest"
         )
     if not terminalreporter.config.getoption("--long"):
         terminalreporter.line(
@@ -119,7 +119,7 @@ def devices():
 
 @pytest.fixture(params=[None, "_gathered", "_chunked"], ids=["few", "gathered", "moved"])
 def forms(request, monkeypatch):
-    """Runs a test of a mesh with each platform's form, for few and for many items."""
+    """Runs a test of a mesh with each form of the exchange between devices."""
     from tests import mesh
 
     if request.param:

@@ -185,7 +185,6 @@ def test_segments(case, rng) -> None:
 
 
 def by_difference(a, b):
-    """Compares first numbers by an expression of both items."""
     return jnp.where(a[1] == b[1], a[0] - b[0], a[0] - b[0] + (a[1] - b[1])) < 0
 
 
@@ -314,8 +313,8 @@ def halved(x):
 
 TABLE = jnp.asarray(np.random.default_rng(7).permutation(300).astype(np.int32))
 
-# Each case has the method that sorts, a comparator of (float, int), and Python's sort key. "keys" are the kernels of
-# keys, "region" is XLA's sort with a comparator of scalars, "loops" are merges in plain JAX.
+# Each case has the method that sorts, a comparator of (float, int), and Python's sort key. "keys" is a sort by
+# keys made of each item, "region" is XLA's sort with a comparator of scalars, "loops" are merges in plain JAX.
 PLAIN = {
     "one key": ("keys", lambda a, b: a[0] < b[0], lambda x, i: x),
     "descending": ("keys", lambda a, b: ~(b[0] >= a[0]), lambda x, i: -x),
@@ -435,7 +434,7 @@ def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
 
 
 def test_same_programs_are_compiled_once(rng, monkeypatch) -> None:
-    """jit treats comparators with equal code as equal."""
+    """Comparators with equal code give equal programs."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     x = few(rng, 50)
     programs, sort = set(), comparator._sort_by_program

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def edge_lengths(total):
-    """Returns lengths around the limits of cells, warps and tiles, and around small multiples."""
+    """Returns lengths around CELLS, warps and TILES, and around small multiples of these."""
     edges = [k * cell + d for cell in CELLS for k in (1, 2, 32) for d in (-1, 0, 1)]
     edges += [k * 32 + d for k in (1, 2, 4, 8) for d in (-1, 0, 1)] + [0, 1, 2, 3]
     edges += [tile + d for tile in TILES for d in (-1, 0, 1)] + [k * TILES[-1] for k in (2, 3, 5)]
@@ -41,7 +41,7 @@ def lengths_to_heads(lengths):
 
 
 MIXTURES = {
-    "no segment listed": lambda rng: [N],
+    "one segment": lambda rng: [N],
     "every listed segment empty": lambda rng: [0] * M,
     "empty segments, then one of everything": lambda rng: [0] * (M - 1) + [N],
     "every edge, ascending": lambda rng: sorted(edge_lengths(N)),
@@ -146,7 +146,7 @@ def test_any_lengths(lengths, seed, count, descending, form):
 
 # ---- Long segments --------------------------------------------------------------------------------------------------
 
-# If segments have so many items on average, CUDA sorts them by digits; so the tests below have few heads.
+# From these mean lengths on, CUDA sorts segments by digits (a radix sort). Few heads make the means of the tests large.
 LONG_MEANS = {1: 2**14, 2: 2**14, 4: 2**15, 8: 2**19}  # keyed by the bytes of a key
 LONG_HEADS = 7
 
@@ -232,7 +232,7 @@ def test_long_segments_at_the_edges_of_tiles(rng):
 
 
 def test_long_segments_whose_keys_differ_in_other_digits(rng):
-    """Segments take different passes: none, one at any digit, two, three, or all."""
+    """Keys differ in no digit, or in one, two, three or all; passes over the other digits are left out."""
     n = long_length("int32")
     heads = long_heads([0.125] * 7, n)
     masks = np.array([0, 0xFF, 0xFF00, 0x7F000000, 0xFF00FF, 0xFFFF00, 0x7F00FFFF, 0x7FFFFFFF])
@@ -286,7 +286,7 @@ def test_broken_heads_of_long_segments_stay_in_their_row(rng):
 
 # ---- Long segments among short ones ---------------------------------------------------------------------------------
 
-# With so many items and heads, CUDA sorts segments of LONG_MEANS items or more by digits, and merges others.
+# At this size, CUDA sorts segments of LONG_MEANS items or more by digits, and the others by merging.
 MIXED = 2**22 + 4321
 MIXED_HEADS = 2047
 
@@ -349,7 +349,6 @@ def test_values_of_long_segments_among_short_ones(rng, dtype, width):
 
 @pytest.mark.long
 def test_broken_heads_do_not_reach_the_long_segments_of_other_rows(rng):
-    """If heads are out of order, the segments of tiles overlap, and none of these is sorted by digits."""
     batch, n = 3, 2**21 + 77
     sort = jax.jit(jax.vmap(mgpu.segmented_sort_indices))
     for step in range(4):
@@ -421,7 +420,7 @@ def test_batches_of_every_shape(rng, shape):
 
 
 def test_nested_vmap_with_other_axes(rng):
-    keys = data.random_keys(rng, "uint16", 4, 300, 3)  # the keys have the axis in the middle
+    keys = data.random_keys(rng, "uint16", 4, 300, 3)  # the axis of items is in the middle
     heads = np.stack([random_heads(rng, 300, 16) for _ in range(4)])
     counts = np.array([300, 0, 150], np.int32)
     sort = jax.vmap(

@@ -95,7 +95,7 @@ class Check {
     if (rows != rows_) fail(argument, std::to_string(rows_) + " in the batch", std::to_string(rows));
   }
 
-  // The first axis of a name gives its length.
+  // The first axis with a name sets the length of all axes with this name.
   int64_t length(std::string_view axis, int64_t size) {
     if (axis == "1") return 1;
     for (const Signature::Attribute& attribute : signature_.attributes) {
@@ -122,7 +122,7 @@ void expect_sizes(const Call& call) {
     for (const Array& array : *arrays) {
       int64_t bytes = byte_width(array.dtype);
       for (const int64_t size : array.dimensions) {
-        // After a size of 0, the other sizes are checked too: rows of an empty batch may not be too large.
+        // After a size of 0, the other sizes are checked too: rows of an empty batch must not be too large.
         call.expect(size >= 0 && (size == 0 || bytes < kMaxArrayBytes / size),
                     "expected arrays of less than 2^47 bytes");
         bytes *= maximum<int64_t>(size, 1);

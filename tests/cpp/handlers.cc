@@ -181,7 +181,7 @@ class Garbage {
     are_indices ? fill_indices(arrays[place], largest_) : fill_keys(arrays[place]);
   }
 
-  // Makes some axes longer than those of any array. Equal lengths stay equal. The arrays have no data.
+  // Gives some axes lengths of 2^16 - 1 to 2^62 + 1. Equal lengths stay equal. The arrays have no data.
   void stretch() {
     std::map<int64_t, int64_t> lengths;
     const auto stretch = [&](int64_t& length) {
@@ -819,7 +819,7 @@ void sort_indices_by_function(Garbage& make) {
 
 }  // namespace garbage
 
-// The number of calls of each operation, which $MGPU_CALLS multiplies.
+// Multiplies a number of calls by $MGPU_CALLS.
 int many(int calls) {
   const char* const times = std::getenv("MGPU_CALLS");
   return calls * (times ? std::atoi(times) : 1);

@@ -1,7 +1,7 @@
-"""The nearest points within a radius of each point, by cells as wide as the radius; -1 if there are fewer.
+"""The four nearest points within a radius of each point, itself included; -1 for those that are missing.
 
-Points near a point are in 3 x 3 cells; the cells of a column have consecutive numbers. There is room for twice the
-number of pairs of a point and a point in a nearby cell.
+Cells are as wide as the radius, so points near a point are in 3 x 3 cells; the cells of a column have consecutive
+numbers. There is room for twice the expected number of pairs.
 """
 
 import jax
@@ -53,4 +53,4 @@ def plain(points, across):
 
 
 def compare(ours, plain):
-    assert np.mean(np.asarray(ours) == np.asarray(plain)) > 0.999  # equal distances may differ
+    assert np.mean(np.asarray(ours) == np.asarray(plain)) > 0.999  # points at equal distances may swap

@@ -1,4 +1,4 @@
-"""Describes in a line of text what a drawn problem runs, and stores these lines in a file."""
+"""Describes in a line of text what the library runs for a random problem, and stores these lines in a file."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 namespace mgpu {
 
 // If items are numbers, not rows, a block takes a tile of consecutive intervals. If these lie within room() items,
-// three states of each item fit the 48 KB of shared memory that every device grants. Windows of 1,000 items fit unless
-// states have 16 bytes.
+// three states of each item (its own, a prefix and a suffix) fit the 48 KB of shared memory that every device grants.
+// Windows of 1,000 items fit unless states have 16 bytes.
 struct IntervalTile {
   static constexpr int kThreads = 256;
   int state_bytes;
@@ -18,7 +18,7 @@ struct IntervalTile {
   constexpr int blocks() const { return state_bytes == 16 ? 2 : 4; }  // the blocks per multiprocessor
 };
 
-// Tiles of intervals of rows have about this many elements of results.
+// If items are rows, the results of a tile of intervals have about this many elements.
 constexpr int64_t kIntervalTileElements = 2048;
 
 // Level l has a row of states for each whole group of kIntervalGroup^l rows.

@@ -7,11 +7,10 @@
 namespace mgpu::cuda::joining {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// A heavy tile adds this and the number of its units to heavy_state. One atomic addition counts tiles and units, so
-// heavy tiles are listed in the order of their units.
+// A heavy tile (kJoinHeavy) adds this and its number of units (kJoinUnit) to heavy_state. One atomic addition counts
+// tiles and units, so heavy tiles are listed in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
-// An item's partners in earlier tiles are counted up to this number, so that no sum overflows. A tile with more is
-// heavy.
+// Counts of an item's partners in earlier tiles stop here, so that no sum overflows. Such a count makes a tile heavy.
 constexpr int kMaxEntering = 1 << 17;
 static_assert(kMaxEntering > kJoinHeavy);
 
@@ -61,11 +60,11 @@ struct Plan {
   int64_t row;
   bool is_first;  // whether it is the first tile of its row
   bool is_last;
-  bool a_follows;  // whether A continues after the tile
-  int64_t a;       // the row's items before the tile
-  int64_t b;
+  bool a_follows;    // whether A continues after the tile
+  int64_t a;         // the number of the row's items of A before the tile
+  int64_t b;         // the same of B
   int64_t entering;  // the items of B before the tile that have the key of the next item of A
-  int a_count;       // the tile's items of A; its runs hold one more, if there is one
+  int a_count;       // the tile's items of A; `runs` hold the next item of A too, if A continues
   TwoRuns runs;
 };
 

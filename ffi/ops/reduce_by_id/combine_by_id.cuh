@@ -51,8 +51,8 @@ struct Part {
   unsigned count;
   bool has_vectors;
 
-  // Several columns of one id are loaded as a vector only if the block's table holds all results. In device memory,
-  // atomic operations on neighbouring states are faster if neighbouring lanes make them at once.
+  // More than two columns of one id are loaded as a vector only if the block's table holds all results. In device
+  // memory, atomic operations on neighbouring states are faster if neighbouring lanes make them at once.
   __device__ Part(const IdCombination<Operator>& combination, int64_t problem, int64_t part, bool in_table)
       : size(combination.size), width(combination.width) {
     const unsigned vector_ids = width.divisor < kInFlight ? kInFlight / width.divisor : 1;
@@ -194,14 +194,13 @@ __device__ void combine_atomically(const Bitwise<Element>& op, Word* to, Word st
   }
 }
 
-// The same function gives the slot of an entry. Without it, the slots of one column could be in few banks of shared
-// memory.
+// The table's entry for a slot: spreads the slots of one column over the banks of shared memory. Its own inverse.
 __device__ __forceinline__ unsigned entry_of(uint32_t slot) { return slot ^ (slot >> 5 & 31); }
 
 MGPU_HOST_DEVICE int64_t whole_entries(int64_t slots) { return ceil_div<int64_t>(slots, 32) * 32; }
 
 // The places of the states of a thread's items: in the block's table, or in device memory. If a table does not hold all
-// results, the first of several distant slots to reach an entry gets it.
+// results, several slots share an entry, and the first to reach it gets it.
 template <bool kHoldsAll, int kItems>
 class Places {
  public:
@@ -246,7 +245,7 @@ class Places {
   }
 
  private:
-  // Slots whose numbers differ by a large power of two, such as the limbs of an id, get different entries.
+  // Slots whose numbers differ by a large power of two get different entries.
   __device__ __forceinline__ unsigned entry(int k) const {
     constexpr unsigned kSpread = 5461;
     return (entry_of(slots_[k]) + (slots_[k] >> 14) * kSpread) & mask_;

@@ -1,4 +1,3 @@
-// A load-balancing search finds the segment of each row.
 #pragma once
 
 #include "ops/load_balance/operands.h"
@@ -7,13 +6,13 @@
 namespace mgpu {
 
 // Operands: x [.., n, elements]; heads [.., m], the first of which is 0; by [.., 1]; count [.., 1] or absent;
-// fill_value [.., 1]. Result: [.., n, elements]. Its row i is row i - by of x if both rows are live and in one segment,
-// else the fill value. Heads are int64 if int32 does not hold 2 n.
+// fill_value [.., 1]. Result: [.., n, elements]. Its row i is row i - by of x if both rows are before count and in one
+// segment, else the fill value. Heads are int64 if int32 does not hold 2 n.
 struct SegmentedShiftOperands {
-  WorkList work;  // its objects are the segments
+  WorkList work;  // its objects are the segments: a load-balancing search finds that of each row
   Rows x;
   IndexVector by;
-  int64_t by_stride;  // from problem to problem
+  int64_t by_stride;  // between the rows of the batch
   Fill fill;
   Rows out;
 

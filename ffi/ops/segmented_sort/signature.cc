@@ -33,7 +33,7 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
 
   key_type = in["keys"].dtype;
   bits = static_cast<int>(in.attribute("bits"));
-  call.expect(bits > 0 && bits <= 8 * byte_width(key_type), "bits: expected no more than the keys have");
+  call.expect(bits > 0 && bits <= 8 * byte_width(key_type), "bits: expected 1 to the number that keys have");
   segments.length = Call::length(keys_out);
   segments.rows = Call::batch(keys_out, 1);
   keys = in["keys"].data;
@@ -44,8 +44,9 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
   segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
   has_flags = Call::length(flags) > 0;
   whole_rows = segments.heads_count == 0 && !has_flags;
-  call.expect(whole_rows || method == SortMethod::kMerging, "method: expected neither heads nor flags");
-  call.expect(method != SortMethod::kPartitioning || byte_width(key_type) == 4, "method: expected keys of 4 bytes");
+  call.expect(whole_rows || method == SortMethod::kMerging, "method: expected merging for heads or flags");
+  call.expect(method != SortMethod::kPartitioning || byte_width(key_type) == 4,
+              "method: expected keys of 4 bytes for partitioning");
   if (has_flags) {
     segments.flags_stride = call.row_stride(flags, Call::length(flags), segments.rows, "flags");
     const bool words = flags.dtype == DType::u32;

@@ -53,8 +53,8 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
 def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """Returns an argument as an array.
 
-    Without `jax_enable_x64`, integers that do not fit 32 bits are an error. An operation treats all positions beyond
-    `limit` alike, so a position that does not fit becomes another one beyond `limit`.
+    Without `jax_enable_x64`, integers that do not fit 32 bits are an error. With `limit`, they are positions, and one
+    that does not fit becomes another one beyond `limit`: operations treat these alike.
     """
     return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
 
@@ -88,7 +88,7 @@ def _items(x: Any) -> Iterable[Any]:
 
 
 def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.ndarray:
-    """Returns a NumPy array; only integers of more than 64 bits may be objects."""
+    """Returns the array in the host's byte order; raises unless it holds numbers. Python ints may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
@@ -201,7 +201,7 @@ def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Arr
 
 
 def known_integers(x: Pytree) -> np.ndarray | None:
-    """Returns integers that the host knows; None for other arguments, which later checks report."""
+    """Returns a 1-D argument's integers if the host knows them, else None."""
     try:
         host = None if isinstance(x, jax.Array) else np.asarray(x)
     except (TypeError, ValueError):  # lists of different lengths, or of traced numbers
@@ -232,7 +232,7 @@ def static_flag(operation: str, argument: str, flag: Any) -> bool:
 
 
 def result_shapes(operation: str, argument: str, expected: str, function: Callable[..., Any], *avals: Any) -> Any:
-    """Returns the shapes and types of a caller's function; raises if it is not the expected function."""
+    """Returns the shapes and types of the function's results; raises if JAX cannot call it with these arguments."""
     try:
         # JAX keeps weak references to callables: partials allow them, other callables may not.
         return jax.eval_shape(functools.partial(function), *avals)

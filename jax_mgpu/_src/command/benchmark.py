@@ -153,7 +153,7 @@ def random_integers(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def random_heads(rng: np.random.Generator, n: int, mean: int) -> np.ndarray:
-    """Draws heads of n // mean rows, some empty."""
+    """Draws the first positions of n // mean rows, some empty."""
     heads = np.sort(rng.integers(0, n, max(1, n // mean), np.int32))
     heads[0] = 0
     return heads
@@ -167,7 +167,7 @@ def ragged(rng: np.random.Generator, n: int, values: Callable[..., np.ndarray]) 
 
 
 def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Makes a value per interval, and starts and lengths, whose sum depends only on the shapes."""
+    """Makes a value per interval, and the offsets and lengths of intervals."""
     values = random_keys(rng, max(1, n // MEAN_INTERVAL))
     total = MEAN_INTERVAL * values.size
     offsets = random_heads(rng, total, MEAN_INTERVAL)

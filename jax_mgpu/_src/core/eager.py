@@ -1,9 +1,9 @@
 """Runs each eager call of a public function as one compiled program, which later calls reuse.
 
-Static arguments are part of the program, as under `jax.jit`. Arrays are its operands; `jax.vmap` and `jax.grad`
-transform the program. So are NumPy arrays whose types JAX has, or whose integers fit these types. Other values belong
-to the host: Python numbers, lists, 64-bit floats. The code that checks and converts them must see the values, so it
-runs on the host in each call, and its results are operands.
+Static arguments are part of the program, as under `jax.jit`. JAX arrays are its operands, and so are NumPy arrays whose
+types JAX has, or whose integers fit these types. Other values belong to the host: Python numbers, lists, 64-bit floats.
+The code that checks and converts them must see the values, so it runs on the host in each call, and its results are
+operands.
 
 The first call with given shapes traces the function with a `HostValue` for each such value, and `on_host` records the
 conversions. Later calls repeat only those.
@@ -39,12 +39,12 @@ from jax_mgpu._src.core.compat import (
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# `_Public.calls` only has calls whose settings and host values have these types.
+# `_Public.calls` only has calls whose settings and numbers have these types.
 PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
 
-# This bounds the programs of loops over new sizes, or of functions that are never freed.
+# At most so many programs are kept if sizes or functions are always new.
 MAX_PROGRAMS = 4096
-# The maximum number of numbers from the host that a program keeps on the device.
+# A conversion remembers at most so many numbers from the host.
 MAX_NUMBERS = 16
 
 
@@ -106,13 +106,13 @@ class _Public:
 
     def are_plain(self, positional: Sequence[Any]) -> bool:
         """Whether all arguments are plain settings, or what a program takes as it is."""
-        for value, is_static in zip(positional, self.are_static):  # noqa: B905 - the argument takes time
+        for value, is_static in zip(positional, self.are_static):  # noqa: B905 - `strict=` takes time
             if type(value) not in PLAIN_SETTINGS if is_static else not _is_kept(value):
                 return False
         return True
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Returns the call as a part of another program."""
+        """Calls the function itself; errors of unknown sizes name it."""
         try:
             return self.function(*positional, **named)
         except (InconclusiveSize, UnknownSizeError) as error:  # the error names the outermost function
@@ -123,7 +123,7 @@ class _Public:
         """Returns the key of a call and its leaves, fast; the key is None if an argument is not plain."""
         key: list[Any] = [len(positional), has_64_bits()]
         leaves, static = [], self.static
-        for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
+        for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as above
             kind = type(value)
             if kind is ArrayImpl:
                 aval = value.aval
@@ -240,7 +240,7 @@ ARRAY, LEAF = jax.ShapeDtypeStruct((0,), bool), jax.tree.structure(0)
 
 
 class HostValue:
-    """An argument that the host converts: tracing knows its shape and type, but not its value."""
+    """An argument that the host converts: tracing may use its shape and type, but not its value."""
 
     def __init__(self, operands: _Noted | _Known, place: int, value: Any):
         self.operands, self.place, self.value = operands, place, value
@@ -331,7 +331,7 @@ class _Known:
 def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
-    if host:  # conversions depend on shapes and types; for operands alone, jax.jit keeps programs
+    if host:  # conversions depend on shapes and types; without them, jax.jit tells shapes apart
         kinds = [_kind(leaf) for leaf in leaves]
         key = *key, host, has_64_bits(), *kinds
     program = _PROGRAMS.get(key)
@@ -433,7 +433,7 @@ def _key(value: Any) -> Any:
 
 
 def _is_operand(leaf: jax.Array | np.ndarray) -> bool:
-    """Whether a program takes a leaf unconverted: an array of a type that JAX keeps."""
+    """Whether a program takes a leaf unconverted; tracers are operands too."""
     return isinstance(leaf, jax.Array) or _is_kept(leaf)
 
 

@@ -41,12 +41,12 @@ class Step(NamedTuple):
 
     Attributes:
       operation: its name. A public function may consist of several.
-      variant: the variant, `"one kernel"` if there is only one, or `"plain JAX"`.
+      variant: the name of the variant; `"one kernel"` if there is only one, `"plain JAX"` without kernels.
       condition: why this variant was chosen.
       tiles: the items per block, by name of the tile.
       passes: passes over memory; one reads the operands and writes the results.
       scratch_bytes: the program's scratch memory for the operation.
-      seconds: the time of the passes at the speed of a copy; None on a CPU and for plain JAX.
+      seconds: the time of the passes at the speed of a copy; None if unknown, as on a CPU and for plain JAX.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

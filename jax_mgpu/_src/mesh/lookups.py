@@ -52,7 +52,7 @@ class _Side:
         return self.axis.own(self.sorted_counts).reshape(1)
 
     def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
-        """Sends results for sorted keys to the rows of the keys; they are unspecified past the live rows."""
+        """Sends results for sorted keys to the rows of the keys; results of rows past `count` are unspecified."""
         if self.order is None:
             return found
         live = jnp.arange(self.n) < self.sorted_count
