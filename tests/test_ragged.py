@@ -146,7 +146,7 @@ def test_random_keys_and_bools(rng):
 
 
 ERRORS = {
-    "to_dense: x: expected arrays with the leading axis of the first, 3, got int64[4]": lambda: mgpu.to_dense(
+    "to_dense: x: expected arrays with the leading axis of the first array, 3, got int64[4]": lambda: mgpu.to_dense(
         (np.arange(3), np.arange(4)), [0], 2
     ),
     "to_dense: x: expected an array or a pytree of arrays with a leading axis, got no array": lambda: mgpu.to_dense(

@@ -497,8 +497,8 @@ ERRORS = {
         X, []
     ),
     "Ragged: values: expected an array or a pytree of arrays, got no array": lambda r: mgpu.Ragged((), [0]),
-    "Ragged: values: expected arrays with the leading axis of the first, 5, got float32[4]": lambda r: mgpu.Ragged(
-        (X, X[:4]), [0]
+    "Ragged: values: expected arrays with the leading axis of the first array, 5, got float32[4]": lambda r: (
+        mgpu.Ragged((X, X[:4]), [0])
     ),
     "Ragged +: other: expected rows of the same lengths, 3 items in row 0, got 2": lambda r: (
         r + mgpu.Ragged.from_rows([[1.0, 2.0], [], [], []], size=9)

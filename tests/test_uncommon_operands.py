@@ -60,7 +60,7 @@ def test_arrays_that_are_refused() -> None:
     with pytest.raises(TypeError, match=r"sort: keys: expected an array of numbers, got (long|float)"):
         mgpu.sort(X.astype(np.longdouble))
     keys = jax.random.split(jax.random.key(0), 3)
-    with pytest.raises(TypeError, match="select: fill_value: expected a number, for each word of random keys"):
+    with pytest.raises(TypeError, match="select: fill_value: expected a number, which fills each word of random keys"):
         mgpu.select(keys, X > 9, fill_value=keys[0])
     with pytest.raises(ValueError, match="join_columns: a_columns: expected arrays with one leading axis, got"):
         mgpu.join_columns(mgpu.join(X, X, size=3), [10, 20])

@@ -301,7 +301,7 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: np.dtype
     if value.ndim != 0:
         raise value_error(operation, argument, "a scalar", describe(value))
     if is_random_key(value.dtype):
-        raise type_error(operation, argument, "a number, for each word of random keys", describe(value))
+        raise type_error(operation, argument, "a number, which fills each word of random keys", describe(value))
     try:
         return value.astype(dtype).reshape(1)
     except OverflowError as error:
@@ -346,7 +346,7 @@ def expect_pytree(
     if first.ndim == 0:
         raise value_error(operation, argument, f"arrays with a leading axis ({hint})", describe(first))
     n = first.shape[0]
-    return expect_leading_axis(operation, argument, leaves, n, "the first"), structure, n
+    return expect_leading_axis(operation, argument, leaves, n, "the first array"), structure, n
 
 
 def expect_leading_axis(

@@ -327,7 +327,7 @@ def named_leaves(
         if array.ndim == 0:
             raise value_error(operation, place, "an array with a leading axis", describe(array))
         if leaves and array.shape[0] != n:
-            expected = f"arrays with the leading axis of the first, {n}"
+            expected = f"arrays with the leading axis of the first array, {n}"
             raise value_error(operation, place, expected, describe(array))
         n = array.shape[0]
         leaves.append(_leaf(operation, place, array, name, devices * n, not scanned, dtype, ddof))

@@ -215,7 +215,7 @@ def _reduce_kept(
     if first is None or first.ndim == 0:
         raise value_error(NAME, "x", "an array or a pytree of arrays, with a leading axis", describe(x))
     n = first.shape[0]
-    plain, restore = plain_leaves(expect_leading_axis(NAME, "x", leaves, n, "the first"))
+    plain, restore = plain_leaves(expect_leading_axis(NAME, "x", leaves, n, "the first array"))
     indices = index_vector(NAME, "indices", indices, n)
     entries = indices.shape[0]
     segments = segment_operands(NAME, heads, ends, count, entries)

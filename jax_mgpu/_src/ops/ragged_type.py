@@ -587,7 +587,7 @@ def _items(name: str, values: Pytree) -> tuple[Any, int]:
     if first.ndim == 0:
         raise value_error(name, "values", "arrays with a leading axis", describe(first))
     capacity = first.shape[0]
-    return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "the first")), capacity
+    return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "the first array")), capacity
 
 
 def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
