@@ -330,7 +330,7 @@ def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
     if first is None or first.ndim == 0:
         got = "no array" if first is None else describe(first)
         raise value_error(name, "x", "an array or a pytree of arrays with a leading axis", got)
-    return *expect_rows(name, "x", x, first.shape[0], "the first"), first.shape[0]
+    return *expect_rows(name, "x", x, first.shape[0], "the first array"), first.shape[0]
 
 
 def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:

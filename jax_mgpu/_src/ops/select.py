@@ -155,7 +155,7 @@ def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None
     if not leaves or leaves[0].ndim == 0:
         raise value_error(name, "x", "an array or a pytree of arrays, with a leading axis", describe(x))
     n = leaves[0].shape[0]
-    plain, restore = flatten_values(name, "x", x, n, "the first")
+    plain, restore = flatten_values(name, "x", x, n, "the first array")
     index_dtype(name, "x", n)
     if isinstance(indices, Groups):
         return _take_groups(name, x, indices, n, 0 if fill_value is None else fill_value)
