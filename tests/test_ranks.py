@@ -331,7 +331,7 @@ def test_gradient_of_top_k(rng):
 
 def candidate_sample(n, dtype):
     """Returns the positions that CUDA samples in a row."""
-    count = min(max(n // 32, 2048), 2**15 // max(jnp.dtype(dtype).itemsize, 4), n)
+    count = min(max(n // 24, 2048), 2**15 // max(jnp.dtype(dtype).itemsize, 4), n)
     step = np.uint64((n << 32) // count)
     i = np.arange(count + 1, dtype=np.uint64)
     begins = i * step >> np.uint64(32)

@@ -12,7 +12,7 @@ constexpr int kCandidateSampleThreads = 1024;
 // Each item of a sample costs the read of a sector, so a larger sample of a short row would cost as much as a pass over
 // the row.
 constexpr int64_t candidate_sample(int64_t length, int key_width) {
-  return clamp<int64_t>(length / 32, 2048, (32 << 10) / maximum(key_width, 4));
+  return clamp<int64_t>(length / 24, 2048, (32 << 10) / maximum(key_width, 4));
 }
 constexpr int64_t kCandidatePart = 1 << 14;  // the fewest items per block
 constexpr int64_t kCandidateBlocks = 8;      // per multiprocessor; if there are few rows, blocks share a row

@@ -257,7 +257,7 @@ def _candidates_room(n: int, k: int, width: int) -> int:
     deviations. The room is for five standard deviations more.
     """
     # candidate_sample of ffi/ops/top_k_candidates/plan.h
-    sample = min(max(n // 32, 2048), 2**15 // max(width, 4), n)
+    sample = min(max(n // 24, 2048), 2**15 // max(width, 4), n)
     expected = k * sample / n
     wanted = (expected + 4 * math.sqrt(expected) + 6) * (1 + 1 / 16)
     return min(n, math.ceil((wanted + 5 * math.sqrt(wanted) + 8) * n / sample))
