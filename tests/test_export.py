@@ -156,9 +156,12 @@ def test_a_second_process_compiles_nothing(tmp_path):
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     command = [sys.executable, "-c", AGAIN]
-    for process in range(2):
+    shortest = {}  # of two processes, because others may disturb one
+    for process in range(3):
         run = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
         report, hits = json.loads(run.stdout.splitlines()[-1])
         assert hits if process else any(misses for misses, _ in report.values())
-    assert not {name for name, (misses, _) in report.items() if misses}
-    assert not {name: seconds for name, (_, seconds) in report.items() if seconds > MAX_SECONDS}
+        if process:
+            assert not {name for name, (misses, _) in report.items() if misses}
+            shortest = {name: min(seconds, shortest.get(name, seconds)) for name, (_, seconds) in report.items()}
+    assert not {name: seconds for name, seconds in shortest.items() if seconds > MAX_SECONDS}
