@@ -81,6 +81,9 @@ struct Part {
   }
 
  private:
+  // The first thread of this thread's warp. A warp whose first item is past the end makes no more calls.
+  __device__ __forceinline__ static unsigned warp_begin() { return threadIdx.x / kWarp * kWarp; }
+
   template <typename Id>
   __device__ __forceinline__ uint32_t slot_of(Id id, unsigned column, bool inside) const {
     bool has_result = false;
@@ -111,7 +114,7 @@ struct Part {
     constexpr unsigned kStep = kInFlight * kThreads;
     fetch(threadIdx.x * kInFlight);
 #pragma unroll 1
-    for (unsigned first = 0; first < end; first += kStep) {
+    for (unsigned first = 0; first + warp_begin() * kInFlight < end; first += kStep) {
       const unsigned item = first + threadIdx.x * kInFlight;
       Element elements[kInFlight];
       uint32_t slots[kInFlight];
@@ -149,7 +152,7 @@ struct Part {
     };
     fetch(begin);
 #pragma unroll 1
-    for (unsigned first = begin; first < count; first += kInFlight * kThreads) {
+    for (unsigned first = begin; first + warp_begin() < count; first += kInFlight * kThreads) {
       Element elements[kInFlight];
       uint32_t slots[kInFlight];
 #pragma unroll

@@ -139,23 +139,36 @@ void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands
   IdSums<Operator> sums{combination_of<Find>(operands, magnitudes + 1, {}),
                         operands.x_stride == 0 ? problem_items : problems * problem_items,
                         1,
+                        false,
                         0,
                         sum,
                         magnitudes,
                         limbs,
                         {operands.result, operands.wide_result}};
+  const int64_t all_limbs = slots * (sum.limbs() + 1);
+  sums.table_bytes = all_limbs * int64_t{sizeof(uint64_t)};
+  if (problem_items <= kBlockSumItems && sums.table_bytes <= shared_memory_limit(call)) {
+    const auto kernel = sum_problem<Operator>;
+    allow_shared(call, kernel, sums.table_bytes);
+    const int64_t threads = clamp<int64_t>(ceil_div<int64_t>(problem_items, kWarp) * kWarp, 4 * kWarp, kThreads);
+    kernel<<<static_cast<unsigned>(problems), static_cast<unsigned>(threads), sums.table_bytes, stream>>>(sums, op);
+    return check_launch(call);
+  }
+  sums.clears_all = problems * all_limbs <= kMaxClearedLimbs;
   sums.blocks = resident_blocks(call, find_magnitudes<Operator>, kThreads, 0,
-                                clamp<int64_t>(sums.x_count / (16 * kThreads), 1, kMagnitudeBlocks));
+                                clamp<int64_t>(sums.x_count / (2 * kThreads), 1, kMagnitudeBlocks));
   find_magnitudes<Operator><<<static_cast<unsigned>(sums.blocks), kThreads, 0, stream>>>(sums);
   check_launch(call);
-  const auto clear = clear_limbs<Operator>;
-  const int clear_blocks = resident_blocks(call, clear, kThreads, 0, blocks_of_slots(operands));
-  launch_overlapping(call, stream, clear, clear_blocks, kThreads, 0, sums);
+  if (!sums.clears_all) {
+    const auto clear = clear_limbs<Operator>;
+    const int clear_blocks = resident_blocks(call, clear, kThreads, 0, blocks_of_slots(operands));
+    launch_overlapping(call, stream, clear, clear_blocks, kThreads, 0, sums);
+  }
   const auto kernel = sum_items<Operator>;
   sums.items.entries = tagged_entries(call, kSumEntryBytes);
   sums.table_bytes = sums.items.entries * kSumEntryBytes;
   sums.items.parts = parts_of(operands, most_blocks(call, kernel, sums.table_bytes),
-                              maximum(2 * kInFlight * kThreads, sums.items.entries));
+                              clamp<int64_t>(2 * slots, kThreads, sums.items.entries));
   launch_overlapping(call, stream, kernel, static_cast<unsigned>(problems * sums.items.parts), kThreads,
                      sums.table_bytes, sums);
   launch_overlapping(call, stream, finish_sums<Operator>, blocks_of_slots(operands), kThreads, 0, sums, op);

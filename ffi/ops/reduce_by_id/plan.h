@@ -16,6 +16,10 @@ constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
 // For exact sums of floats: the most blocks that find the magnitudes of items, and the bytes that each of them stores.
 constexpr int kMagnitudeBlocks = 1024;
 constexpr int64_t kMagnitudesBytes = 12;
+// So few items of a problem take one kernel, and one block, if its shared memory holds all limbs.
+constexpr int64_t kBlockSumItems = 1 << 12;
+// The blocks that find magnitudes clear up to so many limbs, used or not. More have a kernel that clears those in use.
+constexpr int64_t kMaxClearedLimbs = 1 << 17;
 // If the order does not matter, a block takes whole rows, and counts its items in 32 bits.
 constexpr int64_t kMaxIdColumns = int64_t{1} << 30;
 

@@ -67,6 +67,7 @@ struct IdSums {
   IdCombination<FindMagnitudes<typename Operator::Element>> items;  // `states` are the magnitudes that blocks found
   int64_t x_count;                                                  // elements of all problems
   int blocks;                                                       // blocks that find magnitudes
+  bool clears_all;                                                  // whether these blocks clear all limbs
   int64_t table_bytes;                                              // shared memory of a block that adds items
   ExactSum sum;
   Magnitudes* magnitudes;
@@ -103,6 +104,20 @@ __global__ void __launch_bounds__(kThreads) find_magnitudes(IdSums<Operator> sum
   }
   found = join_block(found);
   if (threadIdx.x == 0) sums.items.states[blockIdx.x] = found;
+  if (!sums.clears_all) return;
+  const int64_t limbs = sums.items.segments.rows * sums.items.slots * (sums.sum.limbs() + 1);
+  for (int64_t k = int64_t{blockIdx.x} * kThreads + threadIdx.x; k < limbs; k += int64_t{gridDim.x} * kThreads) {
+    sums.limbs[k] = 0;
+  }
+}
+
+// Joins what all blocks found. Block 0 stores it for later kernels.
+template <typename Operator>
+__device__ Magnitudes join_blocks(const IdSums<Operator>& sums) {
+  const auto i = static_cast<int>(threadIdx.x);
+  const Magnitudes found = join_block(i < sums.blocks ? sums.items.states[i] : Magnitudes::none());
+  if (blockIdx.x == 0 && i == 0) *sums.magnitudes = found;
+  return found;
 }
 
 // Clears the limbs in use.
@@ -110,11 +125,10 @@ template <typename Operator>
 __global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums) {
   wait_for_last_kernel();
   start_next_kernel();
-  const auto i = static_cast<int>(threadIdx.x);
-  const Magnitudes found = join_block(i < sums.blocks ? sums.items.states[i] : Magnitudes::none());
-  if (blockIdx.x == 0 && i == 0) *sums.magnitudes = found;
-  const int64_t used = LimbRange(sums.sum, found).all * sums.items.slots, problems = sums.items.segments.rows;
-  for (int64_t k = int64_t{blockIdx.x} * kThreads + i; k < problems * used; k += int64_t{gridDim.x} * kThreads) {
+  const int64_t used = LimbRange(sums.sum, join_blocks(sums)).all * sums.items.slots;
+  const int64_t problems = sums.items.segments.rows;
+  for (int64_t k = int64_t{blockIdx.x} * kThreads + threadIdx.x; k < problems * used;
+       k += int64_t{gridDim.x} * kThreads) {
     const int64_t problem = problems == 1 ? 0 : k / used;
     sums.limbs_of(problem)[k - problem * used] = 0;
   }
@@ -186,12 +200,19 @@ __global__ void __launch_bounds__(kThreads) sum_items(const __grid_constant__ Id
   extern __shared__ uint32_t halves[];
   wait_for_last_kernel();  // the limbs are clear
   start_next_kernel();
-  const LimbRange range(sums.sum, *sums.magnitudes);
+  const LimbRange range(sums.sum, sums.clears_all ? join_blocks(sums) : *sums.magnitudes);
   if (whole_entries(range.all * sums.items.slots) * int64_t{sizeof(uint64_t)} <= sums.table_bytes) {
     add_part<true>(sums, range, halves);
   } else {
     add_part<false>(sums, range, halves);
   }
+}
+
+// The result of a slot, given its limbs: limb(k) is limb k.
+template <typename Operator, typename Limb>
+__device__ float sum_of(const IdSums<Operator>& sums, const LimbRange& range, Limb limb) {
+  const uint64_t special = range.all > range.used ? uint64_t{limb(range.used)} : 0;
+  return special != 0 ? ExactSum::special(special) : sums.sum.round(limb, range.used, range.largest);
 }
 
 template <typename Operator>
@@ -203,11 +224,81 @@ __global__ void finish_sums(IdSums<Operator> sums, Operator op) {
   const LimbRange range(sums.sum, *sums.magnitudes);
   const int64_t problem = i / slots;
   uint64_t* const limbs = sums.limbs_of(problem) + (i - problem * slots);
-  const uint64_t special = range.all > range.used ? limbs[range.used * slots] : 0;
-  const float sum =
-      special != 0 ? ExactSum::special(special)
-                   : sums.sum.round([=](int k) -> uint64_t& { return limbs[k * slots]; }, range.used, range.largest);
+  const float sum = sum_of(sums, range, [=](int k) -> uint64_t& { return limbs[k * slots]; });
   sums.result.store(i, op.finish(sum, 0));
+}
+
+// The halves of sums of 64 bits in shared memory, which has no native atomic addition of so many bits.
+struct Halves {
+  uint32_t* low;
+  uint32_t* high;
+
+  __device__ uint64_t sum(unsigned entry) const { return uint64_t{high[entry]} << 32 | low[entry]; }
+  __device__ void add(unsigned entry, uint64_t value) const {
+    const auto low_part = static_cast<uint32_t>(value);
+    const uint32_t before = atomicAdd(low + entry, low_part);
+    const uint32_t high_part = static_cast<uint32_t>(value >> 32) + (before + low_part < before);
+    if (high_part != 0) atomicAdd(high + entry, high_part);
+  }
+};
+
+// A limb with these halves, as ExactSum::round changes it.
+struct HalvedLimb {
+  const Halves& halves;
+  unsigned entry;
+
+  __device__ operator uint64_t() const { return halves.sum(entry); }
+  __device__ void operator=(uint64_t sum) const {
+    halves.low[entry] = static_cast<uint32_t>(sum);
+    halves.high[entry] = static_cast<uint32_t>(sum >> 32);
+  }
+  __device__ void operator+=(uint64_t sum) const { *this = *this + sum; }
+};
+
+// Adds up a problem of few items in one block, whose table holds all limbs. Most of the time of a small problem is that
+// of its instructions, so these loops are short, and items are read twice.
+template <typename Operator>
+__global__ void __launch_bounds__(kThreads) sum_problem(const __grid_constant__ IdSums<Operator> sums, Operator op) {
+  extern __shared__ uint32_t table[];
+  const auto& combination = sums.items;
+  const int64_t problem = blockIdx.x;
+  const Quotient width = combination.width;
+  const auto count = static_cast<unsigned>(combination.segments.live(problem) * width.divisor);
+  const auto* const x = combination.x + problem * combination.x_stride * width.divisor;
+  const IndexVector ids = combination.ids.from(problem * combination.ids_stride);
+  Magnitudes found = Magnitudes::none();
+#pragma unroll 4
+  for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
+    found = Magnitudes::join(found, FindMagnitudes<typename Operator::Element>{}.extract(x[i], 0));
+  }
+  const LimbRange range(sums.sum, join_block(found));
+  const auto slots = static_cast<unsigned>(combination.slots);
+  const unsigned entries = static_cast<unsigned>(range.all) * slots;
+  const Halves halves{table, table + entries};
+  for (unsigned i = threadIdx.x; i < 2 * entries; i += blockDim.x) table[i] = 0;
+  __syncthreads();
+  for (unsigned first = 0; first < count; first += blockDim.x) {
+    const unsigned i = first + threadIdx.x;
+    uint32_t key = kNobody;
+    uint64_t value = 0;
+    if (i < count) {
+      const unsigned row = width(i);
+      const int64_t id = ids[row];
+      const auto term = sums.sum.term(widen(x[i]), range.largest, static_cast<unsigned>(range.used));
+      value = term.value;
+      if (id >= 0 && id < combination.size && value != 0) {
+        key = static_cast<uint32_t>(id) * width.divisor + (i - row * width.divisor) + term.limb * slots;
+      }
+    }
+    const bool alike = are_alike(key);
+    if (alike) value = fold_warp(value, [](uint64_t a, uint64_t b) { return a + b; });
+    if (key != kNobody && (!alike || threadIdx.x % kWarp == 0)) halves.add(key, value);
+  }
+  __syncthreads();
+  for (unsigned i = threadIdx.x; i < slots; i += blockDim.x) {
+    const float sum = sum_of(sums, range, [&](int k) -> HalvedLimb { return {halves, k * slots + i}; });
+    sums.result.store(problem * slots + i, op.finish(sum, 0));
+  }
 }
 
 }  // namespace mgpu::cuda::id_summing
