@@ -149,6 +149,93 @@ def test_sums_of_many_items(rng, size, skewed):
             np.testing.assert_array_equal(mgpu.reduce_by_id(x[order], ids[order], size), got)
 
 
+MANY = 2**24  # kDigitItems of ffi/ops/reduce_by_id/plan.h
+with_many_items = pytest.mark.skipif(not ON_GPU, reason="only kernels for a GPU have tables of digits, for many items")
+
+
+def sums_of_columns(x, ids, size):
+    inside = (ids >= 0) & (ids < size)
+    return np.stack([np.bincount(ids[inside], column[inside], size) for column in x.T.astype(np.float64)], 1)
+
+
+def short_numbers(rng, shape):
+    """Draws multiples of 2^-8 below 2^17: sums of 2^24 of them are exact in float64."""
+    return np.ldexp(rng.integers(-(2**20), 2**20, shape), rng.integers(-8, -3, shape)).astype(np.float32)
+
+
+def drawn_ids(rng, kind, n, size):
+    if kind == "skewed":
+        return (rng.zipf(1.2, n) - 1) % size
+    if kind == "one id":
+        return np.full(n, size // 2)
+    ids = rng.integers(-1, size + 1, n)
+    return np.sort(ids) if kind == "sorted" else ids
+
+
+@with_many_items
+@pytest.mark.parametrize("kind", ["uniform", "skewed", "one id", "sorted"])
+@pytest.mark.parametrize(
+    ("width", "size"), [(1, 1), (1, 5000), (1, 17_000), (1, 30_000), (2, 100), (3, 700), (8, 2048)]
+)
+def test_sums_in_tables_of_digits_are_exact(rng, width, size, kind):
+    n = MANY // width + 3
+    x, ids = short_numbers(rng, (n, width)), drawn_ids(rng, kind, n, size)
+    for items in (x, np.abs(x)):
+        expected = sums_of_columns(items, ids, size).astype(np.float32)
+        np.testing.assert_array_equal(mgpu.reduce_by_id(items, ids, size), expected)
+
+
+@with_many_items
+@pytest.mark.parametrize("kind", ["uniform", "one id"])
+@pytest.mark.parametrize(("width", "size"), [(1, 50), (1, 5000), (8, 2048)])
+def test_sums_in_tables_of_digits_have_the_bits_of_any_order(rng, width, size, kind):
+    """Also where many items have exponents that a table has no digits for."""
+    n = MANY // width + 3
+    x, ids, order = mixed(rng, (n, width), -60, 20), drawn_ids(rng, kind, n, size), rng.permutation(n)
+    x[:: n // 7] *= np.float32(2.0**90)
+    got = np.asarray(mgpu.reduce_by_id(x, ids, size))
+    np.testing.assert_array_equal(mgpu.reduce_by_id(x[order], ids[order], size), got)
+    error = 1e-12 * sums_of_columns(np.abs(x), ids, size) + 6e-8 * np.abs(got)
+    assert np.all(np.abs(got - sums_of_columns(x, ids, size)) <= error)
+
+
+@with_many_items
+def test_tables_of_digits_leave_special_values_zeros_and_dead_items_to_others(rng):
+    n, size = MANY + 100, 900
+    x, ids = short_numbers(rng, (n, 1)), rng.integers(0, size, n)
+    x[rng.random(n) < 0.5] = 0
+    x[ids == 3], x[ids == 4] = SUBNORMAL, -0.0
+    x[np.flatnonzero(ids == 5)[7]], x[np.flatnonzero(ids == 6)[8]], x[np.flatnonzero(ids == 7)[9]] = (
+        np.inf,
+        -np.inf,
+        np.nan,
+    )
+    x[np.flatnonzero(ids == 8)[:2]] = [[np.inf], [-np.inf]]
+    x[MANY:] = np.nan
+    got = np.asarray(jax.jit(lambda count: mgpu.reduce_by_id(x, ids, size, count=count))(MANY))
+    np.testing.assert_array_equal(got, sums_of_columns(x[:MANY], ids[:MANY], size).astype(np.float32))
+
+
+@with_many_items
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tables_of_digits_add_narrow_floats(rng, dtype):
+    n, size = MANY // 2, 1000
+    x, ids = rng.normal(size=(n, 2)).astype(jnp.dtype(dtype)), rng.integers(0, size, n)
+    x = (np.round(x.astype(np.float32) * 1024) / 1024).astype(x.dtype)  # sums of these are exact in float64
+    expected = sums_of_columns(x, ids, size).astype(np.float32)
+    np.testing.assert_array_equal(mgpu.reduce_by_id(x, ids, size, dtype=np.float32), expected)
+
+
+@with_many_items
+def test_a_batch_of_many_items_has_the_bits_of_its_problems(rng):
+    """Each problem alone has too few items for tables of digits."""
+    n, size = MANY // 8, 2048
+    x, ids = mixed(rng, (n, 2), -30, 20), rng.integers(-1, size, (4, n))
+    got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, size)))(ids)
+    for row, own in zip(np.asarray(got), ids, strict=True):
+        np.testing.assert_array_equal(row, mgpu.reduce_by_id(x, own, size))
+
+
 def test_shapes_of_sums_that_have_kernels():
     """Ids are sorted if exact sums take many words compared with the items, or many rows have many columns."""
     with_kernel = [(2**25, 1, 10**6), (2**20, 2, 2048), (1000, 1, 10_000), (2_000_003, 1, 200_000)]

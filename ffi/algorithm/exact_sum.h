@@ -11,6 +11,7 @@ namespace mgpu {
 struct ExactSum {
   static constexpr unsigned kMantissaBits = 23;
   static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
+  static constexpr unsigned kLargestExponent = kSpecial - 1;
 
   int binades;
   unsigned factor;  // x * factor >> 16 is x / binades
@@ -20,7 +21,7 @@ struct ExactSum {
       : binades(clamp(63 - static_cast<int>(kMantissaBits) - ceil_log2(items), 1, 32)),
         factor((1u << 16) / static_cast<unsigned>(binades) + 1) {}
 
-  MGPU_HOST_DEVICE int limbs() const { return ceil_div(static_cast<int>(kSpecial) - 1, binades); }
+  MGPU_HOST_DEVICE int limbs() const { return ceil_div(static_cast<int>(kLargestExponent), binades); }
 
   // Subnormal numbers have the exponent of the smallest normal one.
   MGPU_HOST_DEVICE static uint32_t exponent(uint32_t bits) { return maximum(bits >> kMantissaBits & kSpecial, 1u); }
@@ -49,6 +50,17 @@ struct ExactSum {
     const unsigned up = static_cast<unsigned>(binades) - 1 - (below - at * static_cast<unsigned>(binades));
     const uint64_t magnitude = uint64_t{fraction | static_cast<unsigned>(field > 0) << kMantissaBits} << up;
     return {at, is_negative ? uint64_t{0} - magnitude : magnitude};
+  }
+
+  // Adds a multiple of an exponent's unit, if the limbs are numbered from kLargestExponent: calls add(limb, value) for
+  // one limb or two. The lower one gets less than the unit of the other, so it keeps room for the items.
+  template <typename Add>
+  MGPU_HOST_DEVICE void add_multiple(int64_t multiple, uint32_t exponent, Add add) const {
+    const unsigned below = kLargestExponent - exponent, at = limb(exponent, kLargestExponent);
+    const int up = binades - 1 - static_cast<int>(below - at * static_cast<unsigned>(binades)), rest = binades - up;
+    if (at == 0) return add(at, static_cast<uint64_t>(multiple) << up);
+    add(at, (static_cast<uint64_t>(multiple) & ((uint64_t{1} << rest) - 1)) << up);
+    add(at - 1, static_cast<uint64_t>(multiple >> rest));
   }
 
   // The sum, rounded once. limb(i) is a reference to limb i of `used` limbs, which this function changes.

@@ -686,6 +686,30 @@ TEST(exact_sums_are_rounded_once) {
   }
 }
 
+TEST(multiples_of_units_are_added_like_items) {
+  Random random(33);
+  for (int round = 0; round < 4000; ++round) {
+    const int64_t n = draw(random, 1, 50);
+    const auto lowest = static_cast<uint32_t>(draw(random, 1, 241));
+    std::vector<float> items(n);
+    int64_t multiple = 0;
+    for (float& item : items) {
+      const auto above = static_cast<uint32_t>(draw(random, 0, 13)), fraction = static_cast<uint32_t>(random()) >> 9;
+      item = std::bit_cast<float>((lowest + above) << 23 | fraction);
+      if (round % 2) item = -item;
+      multiple += int64_t{1 << 23 | fraction} * (round % 2 ? -1 : 1) * (int64_t{1} << above);
+    }
+    for (const int64_t room : {n, int64_t{1} << 24, int64_t{1} << 27}) {
+      const ExactSum sum(room);
+      std::vector<uint64_t> limbs(sum.limbs());
+      sum.add_multiple(multiple, lowest, [&](unsigned limb, uint64_t value) { limbs[limb] += value; });
+      const float got =
+          sum.round([&](int i) -> uint64_t& { return limbs[i]; }, sum.limbs(), ExactSum::kLargestExponent);
+      CHECK(got == add_up(items, n));
+    }
+  }
+}
+
 TEST(limbs_have_room_for_all_items_and_know_what_is_not_finite) {
   constexpr float kLargest = std::numeric_limits<float>::max(), kInfinity = std::numeric_limits<float>::infinity();
   for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{1} << 31, (int64_t{1} << 31) + 1}) {

@@ -4,7 +4,7 @@
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/combine_by_id.cuh"
 #include "ops/reduce_by_id/kernels.cuh"
-#include "ops/reduce_by_id/sum_by_id.cuh"
+#include "ops/reduce_by_id/sum_by_digits.cuh"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
 
@@ -74,9 +74,9 @@ int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes) {
 }
 
 // The entries of a table that does not hold all results, and tags each entry: as many as the device has room for.
-int tagged_entries(const Call& call, int64_t entry_bytes) {
+int tagged_entries(int64_t room, int64_t entry_bytes) {
   int entries = id_combining::kMaxTaggedEntries;
-  while (entries * entry_bytes > shared_memory_limit(call)) entries /= 2;
+  while (entries * entry_bytes > room) entries /= 2;
   return entries;
 }
 
@@ -91,7 +91,7 @@ void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdO
   using namespace id_combining;
   constexpr int64_t kState = sizeof(typename Operator::State), kStep = kThreads * kInFlight;
   auto kernel = combine_items<false, Operator>;
-  combination.entries = tagged_entries(call, kState + 4);
+  combination.entries = tagged_entries(shared_memory_limit(call), kState + 4);
   int64_t bytes = combination.entries * (kState + 4);
   combination.parts = parts_of(operands, most_blocks(call, kernel, bytes), kStep);
   if (whole_entries(combination.slots) * kState <= shared_memory_limit(call)) {
@@ -123,6 +123,51 @@ void combine_in_any_order(const Call& call, cudaStream_t stream, const ReduceByI
   launch_overlapping(call, stream, finish_states<Operator>, blocks, kThreads, 0, combination, op);
 }
 
+// Adds floats up exactly, by tables of digits. Returns whether the device has room for such tables.
+template <typename Operator>
+bool sum_by_digits(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
+                   id_summing::IdSums<Operator> sums, Operator op) {
+  using namespace id_summing;
+  const auto kernel = add_digits<Operator>;
+  cudaFuncAttributes attributes;
+  check(call, cudaFuncGetAttributes(&attributes, kernel));
+  constexpr int64_t kOthers = kOtherEntries * kSumEntryBytes, kCopyWords = kMaxCopies * sizeof(uint32_t);
+  const int64_t group_bytes = whole_entries(operands.slots()) * kGroupWords * sizeof(uint32_t);
+  const int64_t room = shared_memory_limit(call) - static_cast<int64_t>(attributes.sharedSizeBytes);
+  const int64_t groups =
+      clamp<int64_t>((room - kOthers - kCopyWords) / group_bytes, 0, ExponentWindow::kMaxGroups * int64_t{kMaxCopies});
+  if (groups == 0) return false;
+  sums.table_slots = static_cast<unsigned>(whole_entries(operands.slots()));
+  sums.table_groups = static_cast<unsigned>(groups);
+  sums.items.entries = tagged_entries(room, kSumEntryBytes);  // of blocks that use no digits
+  const int64_t bytes = maximum(kOthers + kCopyWords + groups * group_bytes, sums.items.entries * kSumEntryBytes);
+  const int64_t problems = operands.segments.rows, results = problems * operands.slots();
+  const int64_t min_items = maximum<int64_t>(2 * kInFlight * kThreads, 4 * operands.slots());
+  sums.items.parts = maximum(parts_of(operands, most_blocks(call, kernel, bytes), min_items),
+                             ceil_div(operands.segments.length, kMaxDigitRows));
+  check(call, cudaMemsetAsync(sums.limbs, 0, results * (sums.sum.limbs() + 1) * sizeof(uint64_t), stream));
+  launch_overlapping(call, stream, kernel, static_cast<unsigned>(problems * sums.items.parts), kThreads, bytes, sums);
+  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(results, kRoundThreads));
+  launch_overlapping(call, stream, round_sums<Operator>, blocks, kRoundThreads, 0, sums, op);
+  return true;
+}
+
+// Adds floats up exactly, each problem in a block. Returns whether a block has room for all limbs.
+template <typename Operator>
+bool sum_in_blocks(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
+                   const id_summing::IdSums<Operator>& sums, Operator op) {
+  using namespace id_summing;
+  const int64_t bytes = operands.slots() * (sums.sum.limbs() + 1) * int64_t{sizeof(uint64_t)};
+  if (bytes > shared_memory_limit(call) - kWarp * int64_t{sizeof(Magnitudes)}) return false;
+  const auto kernel = sum_problem<Operator>;
+  allow_shared(call, kernel, bytes);
+  const int64_t warps = clamp<int64_t>(ceil_div<int64_t>(operands.segments.length * operands.width, kWarp), 4, kWarp);
+  kernel<<<static_cast<unsigned>(operands.segments.rows), static_cast<unsigned>(warps * kWarp), bytes, stream>>>(sums,
+                                                                                                                 op);
+  check_launch(call);
+  return true;
+}
+
 // Adds floats up exactly.
 template <typename Operator>
 void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
@@ -145,16 +190,9 @@ void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands
                         magnitudes,
                         limbs,
                         {operands.result, operands.wide_result}};
-  const int64_t all_limbs = slots * (sum.limbs() + 1);
-  sums.table_bytes = all_limbs * int64_t{sizeof(uint64_t)};
-  if (problem_items <= kBlockSumItems && sums.table_bytes <= shared_memory_limit(call)) {
-    const auto kernel = sum_problem<Operator>;
-    allow_shared(call, kernel, sums.table_bytes);
-    const int64_t threads = clamp<int64_t>(ceil_div<int64_t>(problem_items, kWarp) * kWarp, 4 * kWarp, kThreads);
-    kernel<<<static_cast<unsigned>(problems), static_cast<unsigned>(threads), sums.table_bytes, stream>>>(sums, op);
-    return check_launch(call);
-  }
-  sums.clears_all = problems * all_limbs <= kMaxClearedLimbs;
+  if (operands.sums_many() && sum_by_digits(call, stream, operands, sums, op)) return;
+  if (problem_items <= kBlockSumItems && sum_in_blocks(call, stream, operands, sums, op)) return;
+  sums.clears_all = problems * slots * (sum.limbs() + 1) <= kMaxClearedLimbs;
   sums.blocks = resident_blocks(call, find_magnitudes<Operator>, kThreads, 0,
                                 clamp<int64_t>(sums.x_count / (2 * kThreads), 1, kMagnitudeBlocks));
   find_magnitudes<Operator><<<static_cast<unsigned>(sums.blocks), kThreads, 0, stream>>>(sums);
@@ -165,7 +203,7 @@ void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands
     launch_overlapping(call, stream, clear, clear_blocks, kThreads, 0, sums);
   }
   const auto kernel = sum_items<Operator>;
-  sums.items.entries = tagged_entries(call, kSumEntryBytes);
+  sums.items.entries = tagged_entries(shared_memory_limit(call), kSumEntryBytes);
   sums.table_bytes = sums.items.entries * kSumEntryBytes;
   sums.items.parts = parts_of(operands, most_blocks(call, kernel, sums.table_bytes),
                               clamp<int64_t>(2 * slots, kThreads, sums.items.entries));

@@ -33,6 +33,9 @@ struct ReduceByIdOperands : OperatorOperands {
   // Whether these are sums of floats of up to 32 bits, which CUDA adds up as integers.
   bool sums_exactly() const;
 
+  // Whether these are so many floats that CUDA adds them up in tables of digits, if they fit (sum_by_digits.cuh).
+  bool sums_many() const;
+
   // Scratch memory of the CUDA kernels: the states of all results, once or for each part of the rows; for exact sums,
   // the limbs of all results, and the magnitudes that blocks find.
   char* layout(Workspace& workspace, const Call& call) const;

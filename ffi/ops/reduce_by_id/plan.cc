@@ -21,6 +21,11 @@ bool ReduceByIdOperands::sums_exactly() const {
   return kind == OperatorKind::kAdd && mantissa_bits(dtype) > 0 && dtype != DType::f64;
 }
 
+bool ReduceByIdOperands::sums_many() const {
+  const int64_t items = segments.length * width;
+  return items >= kDigitProblemItems && segments.rows * items >= kDigitItems && segments.length <= kMaxDigitLength;
+}
+
 char* ReduceByIdOperands::layout(Workspace& workspace, const Call& call) const {
   if (sums_exactly()) {
     const int64_t limbs = segments.rows * slots() * (ExactSum(segments.length).limbs() + 1);

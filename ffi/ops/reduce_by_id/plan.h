@@ -20,6 +20,11 @@ constexpr int64_t kMagnitudesBytes = 12;
 constexpr int64_t kBlockSumItems = 1 << 12;
 // The blocks that find magnitudes clear up to so many limbs, used or not. More have a kernel that clears those in use.
 constexpr int64_t kMaxClearedLimbs = 1 << 17;
+// Sums of so many items in all, and in each problem, use tables of digits. A problem has at most so many rows that a
+// limb has room for a block's digits.
+constexpr int64_t kDigitItems = int64_t{1} << 24;
+constexpr int64_t kDigitProblemItems = int64_t{1} << 18;
+constexpr int64_t kMaxDigitLength = int64_t{1} << 27;
 // If the order does not matter, a block takes whole rows, and counts its items in 32 bits.
 constexpr int64_t kMaxIdColumns = int64_t{1} << 30;
 

@@ -4,9 +4,9 @@
 // their exponents, which determines the limbs in use. Then blocks add items up in a table in shared memory as far as
 // possible, as in combine_by_id.cuh. Here each entry of a table is a limb.
 //
-// On an H200, on 2026-11-29, sums of 2^25 items by 5,000 ids take 0.153 ms. Sums by 10^6 ids take 0.420 ms, where 0.42
-// was predicted, and 0.204 if ids are skewed. A sort takes 0.855 for 10^6 ids, and plain atomic additions of floats
-// take 0.367. docs/notes/by_id.md tells what else was tried.
+// On an H200, on 2026-11-29, sums of 2^25 items by 10^6 ids take 0.420 ms, where 0.42 was predicted, and 0.204 if ids
+// are skewed. A sort takes 0.855, and plain atomic additions of floats take 0.367. docs/notes/by_id.md tells what else
+// was tried.
 #pragma once
 
 #include "algorithm/exact_sum.h"
@@ -60,6 +60,10 @@ struct LimbRange {
     used = static_cast<int>(sum.limb(smallest, largest)) + 1;
     all = used + (magnitudes.most >> ExactSum::kMantissaBits == ExactSum::kSpecial);
   }
+
+  // All limbs.
+  __device__ explicit LimbRange(const ExactSum& sum)
+      : largest(ExactSum::kLargestExponent), used(sum.limbs()), all(used + 1) {}
 };
 
 template <typename Operator>
@@ -73,6 +77,9 @@ struct IdSums {
   Magnitudes* magnitudes;
   uint64_t* limbs;  // [problems, limbs, slots]
   ResultVector<Operator> result;
+  // For tables of digits (sum_by_digits.cuh): the slots, rounded up to whole_entries, and the groups of each slot.
+  unsigned table_slots = 0;
+  unsigned table_groups = 0;
 
   __device__ uint64_t* limbs_of(int64_t problem) const { return limbs + problem * (sum.limbs() + 1) * items.slots; }
 };
@@ -134,34 +141,25 @@ __global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums) {
   }
 }
 
-template <bool kHoldsAll, typename Operator>
-__device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const LimbRange& range, uint32_t* table) {
-  const auto& combination = sums.items;
-  const auto slot_count = static_cast<unsigned>(combination.slots);
-  const int entries = kHoldsAll ? static_cast<int>(whole_entries(range.all * combination.slots)) : combination.entries;
-  uint32_t* const low = table;
-  uint32_t* const high = low + entries;
-  uint32_t* const tags = high + entries;  // unused if the table holds all limbs
-  for (int i = threadIdx.x; i < entries; i += kThreads) {
-    low[i] = high[i] = 0;
-    if constexpr (!kHoldsAll) tags[i] = kNobody;
-  }
-  const int64_t problem = blockIdx.x / static_cast<unsigned>(combination.parts);
-  using Find = FindMagnitudes<typename Operator::Element>;
-  const Part<Find> items(combination, problem, blockIdx.x - problem * combination.parts, kHoldsAll);
-  auto* const totals = reinterpret_cast<unsigned long long*>(sums.limbs_of(problem));
-  __syncthreads();
-  items.for_each([&](auto& elements, uint32_t (&keys)[kInFlight], auto /*row_of*/) {
-    uint64_t terms[kInFlight];
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      const auto term = sums.sum.term(widen(elements[k]), range.largest, static_cast<unsigned>(range.used));
-      terms[k] = term.value;
-      if (keys[k] != kNobody) keys[k] = term.value == 0 ? kNobody : keys[k] + term.limb * slot_count;
+// A block's table of limbs. If it does not hold all limbs, the first limb to reach an entry keeps it, as in
+// combine_items. A limb has two halves, as shared memory has no native atomic addition of 64 bits.
+template <bool kHoldsAll>
+class LimbTable {
+ public:
+  __device__ __forceinline__ LimbTable(uint32_t* words, int entries)
+      : low_(words), high_(words + entries), tags_(words + 2 * entries), entries_(entries) {
+    for (int i = threadIdx.x; i < entries; i += kThreads) {
+      low_[i] = high_[i] = 0;
+      if constexpr (!kHoldsAll) tags_[i] = kNobody;
     }
-    const Places<kHoldsAll, kInFlight> places(keys, tags, entries);
-    // A sum has two halves, as shared memory has no native atomic addition of 64 bits. The value before an addition to
-    // the low half gives the carry. All additions to low halves are in flight before the first carry is needed.
+  }
+
+  // Adds the terms of a thread's items to the limbs `keys`, in the table or among `limbs` in device memory. All threads
+  // of a warp call it together. The value before an addition to the low half gives the carry. All additions to low
+  // halves are in flight before the first carry is needed.
+  __device__ __forceinline__ void add(const uint32_t (&keys)[kInFlight], uint64_t (&terms)[kInFlight],
+                                      unsigned long long* limbs) const {
+    const Places<kHoldsAll, kInFlight> places(keys, tags_, entries_);
     uint32_t before[kInFlight];
     bool in_halves[kInFlight];
 #pragma unroll
@@ -174,27 +172,60 @@ __device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const Lim
       before[k] = 0;
       in_halves[k] = is_used && places.in_table(k);
       if (in_halves[k]) {
-        before[k] = atomicAdd(places.address(k, low, low), static_cast<uint32_t>(terms[k]));
+        before[k] = atomicAdd(places.address(k, low_, low_), static_cast<uint32_t>(terms[k]));
       } else if (is_used) {
-        atomicAdd(totals + keys[k], static_cast<unsigned long long>(terms[k]));
+        atomicAdd(limbs + keys[k], static_cast<unsigned long long>(terms[k]));
       }
     }
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
       const auto low_part = static_cast<uint32_t>(terms[k]);
       const uint32_t high_part = static_cast<uint32_t>(terms[k] >> 32) + (before[k] + low_part < before[k]);
-      if (in_halves[k] && high_part != 0) atomicAdd(places.address(k, high, high), high_part);
+      if (in_halves[k] && high_part != 0) atomicAdd(places.address(k, high_, high_), high_part);
     }
+  }
+
+  // Adds all entries to the limbs in device memory.
+  __device__ __forceinline__ void flush(unsigned long long* limbs) const {
+    for (int i = threadIdx.x; i < entries_; i += kThreads) {
+      const uint64_t sum = uint64_t{high_[i]} << 32 | low_[i];
+      if (sum != 0) atomicAdd(limbs + (kHoldsAll ? entry_of(i) : tags_[i]), static_cast<unsigned long long>(sum));
+    }
+  }
+
+ private:
+  uint32_t* low_;
+  uint32_t* high_;
+  uint32_t* tags_;  // unused if the table holds all limbs
+  int entries_;
+};
+
+template <bool kHoldsAll, typename Operator>
+__device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const LimbRange& range, uint32_t* words) {
+  const auto& combination = sums.items;
+  const auto slot_count = static_cast<unsigned>(combination.slots);
+  const LimbTable<kHoldsAll> table(
+      words, kHoldsAll ? static_cast<int>(whole_entries(range.all * combination.slots)) : combination.entries);
+  const int64_t problem = blockIdx.x / static_cast<unsigned>(combination.parts);
+  using Find = FindMagnitudes<typename Operator::Element>;
+  const Part<Find> items(combination, problem, blockIdx.x - problem * combination.parts, kHoldsAll);
+  auto* const limbs = reinterpret_cast<unsigned long long*>(sums.limbs_of(problem));
+  __syncthreads();
+  items.for_each([&](auto& elements, uint32_t (&keys)[kInFlight], auto /*row_of*/) {
+    uint64_t terms[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const auto term = sums.sum.term(widen(elements[k]), range.largest, static_cast<unsigned>(range.used));
+      terms[k] = term.value;
+      if (keys[k] != kNobody) keys[k] = term.value == 0 ? kNobody : keys[k] + term.limb * slot_count;
+    }
+    table.add(keys, terms, limbs);
   });
   __syncthreads();
-  for (int i = threadIdx.x; i < entries; i += kThreads) {
-    const uint64_t sum = uint64_t{high[i]} << 32 | low[i];
-    if (sum != 0) atomicAdd(totals + (kHoldsAll ? entry_of(i) : tags[i]), static_cast<unsigned long long>(sum));
-  }
+  table.flush(limbs);
 }
 
-// Adds the items up. The table holds all limbs if there is room for them. Otherwise the first limb to reach an entry
-// keeps it, as in combine_items.
+// Adds the items up. The table holds all limbs if there is room for them.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_items(const __grid_constant__ IdSums<Operator> sums) {
   extern __shared__ uint32_t halves[];
