@@ -94,6 +94,45 @@ def test_table_of_groups(rng, dtype, bucketed):
 
 
 @pytest.mark.parametrize("bucketed", [False, True])
+@pytest.mark.parametrize("signs", ["int32 uint32", "uint32 int32"])
+def test_table_of_pairs(rng, signs, bucketed):
+    """The keys of pairs are codes in their order. One of the pairs has the largest code."""
+    n = 3 * TILES[-1] + 7
+    columns = [drawn_keys(rng, dtype, 2 * n, 40).reshape(2, n) for dtype in signs.split()]
+    x, counts = rng.integers(0, 99, n).astype(np.int32), np.array([[n], [n // 2]], np.int32)
+    for column in columns:
+        column[:, 5] = np.iinfo(column.dtype).max
+    given = {"x_state": State.MAX, "y_state": State.ADD, "entries": 4096, "bucketed": bucketed}
+    results = REGISTRY["hash_groups"](keys=columns[0], lower=columns[1], x=x, count=counts, **given)
+    groups, *results = jax.device_get(results)
+    flipped = [column.view(np.uint32) ^ np.uint32(2**31 * (column.dtype == np.int32)) for column in columns]
+    codes = flipped[0].astype(np.uint64) << np.uint64(32) | flipped[1]
+    found = groups.imag.view(np.uint32).astype(np.uint64) << np.uint64(32) | groups.real.view(np.uint32)
+    states = [State.MAX, State.ADD]
+    check_table(codes, [np.broadcast_to(x, codes.shape), None], states, counts[:, 0], 4096, [found, *results])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+def test_rows_of_many_tiles(rng, dtype):
+    """Warps share the rows of buckets that come from all tiles, from few, or from one whole tile after another."""
+    tile = TILES[-1]
+    n = 34 * tile + 5
+    keys = drawn_keys(rng, dtype, n, 3000)
+    ordered = np.sort(keys)
+    ordered[5 * tile : 12 * tile] = 77
+    frequent = np.where(rng.random(n) < 0.9, keys[0], keys)
+    keys = np.stack([keys, ordered, frequent])
+    counts = np.array([[n], [n - tile - 9], [33 * tile]], np.int32)
+    x = rng.integers(0, 1000, n).astype(np.uint32)
+    y = rng.permutation(3 * n).astype(np.int32).reshape(3, n)
+    given = {"x_state": State.ADD, "y_state": State.MAX, "entries": 8192, "bucketed": True}
+    results = REGISTRY["hash_groups"](keys=keys, x=x, y=y, count=counts, **given)
+    columns = [np.broadcast_to(x, y.shape), y]
+    check_table(keys, columns, [State.ADD, State.MAX], counts[:, 0], 8192, jax.device_get(results))
+
+
+@pytest.mark.parametrize("bucketed", [False, True])
 def test_groups_without_a_place(rng, bucketed):
     """A table that is too small for the groups says so."""
     keys = np.arange(5000, dtype=np.int32)
@@ -167,7 +206,8 @@ def test_group_by_of_nans(rng):
 
 
 KEYS = {
-    "int8": ["int8"], "uint16": ["uint16"], "uint32": ["uint32"], "two columns": ["int32", "int32"],
+    "int8": ["int8"], "uint16": ["uint16"], "uint32": ["uint32"],
+    "two columns": ["int32", "int32"], "mixed signs": ["uint32", "int32"],
     "three columns": ["int8", "uint16", "uint8"], "narrow columns": ["int8", "uint8"],
 }  # fmt: skip
 

@@ -57,8 +57,7 @@ SPECIAL = {
     "ops/count_bins/many_bins.cuh": [f"counting::count_many<{item}>" for item in ("int32_t", "uint8_t")],
     "ops/sorted_pair/merge_pipeline.cuh": [f"split_tiles<{ORDER}, {may_be_runs}>" for may_be_runs in ("false", "true")],
     "ops/hash_groups/kernels.cuh": [
-        *(f"hash_grouping::{kernel}<uint64_t>" for kernel in ("fill_groups", "count_buckets", "start_buckets")),
-        "hash_grouping::partition_rows<uint32_t, 4096>",
+        *(f"hash_grouping::{kernel}<uint64_t>" for kernel in ("fill_groups", "partition_rows", "start_units")),
         "hash_grouping::combine_groups<uint64_t, 2, 4096>",
     ],
     "ops/group_search/kernels.cuh": [

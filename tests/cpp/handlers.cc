@@ -358,11 +358,14 @@ void hash_groups(Garbage& make) {
   make.attribute("x_state", 1, 3);
   make.attribute("y_state", 0, 3);
   make.attribute("bucketed", 0, 1);
-  const DType dtype = make.one_of({DType::u32, DType::s32, DType::u64, DType::s64, DType::c64});
+  const bool has_pairs = make.draw(0, 2) == 0;
+  const auto word = [&] { return make.one_of({DType::u32, DType::s32}); };
+  const DType dtype = has_pairs ? word() : make.one_of({DType::u32, DType::s32, DType::u64, DType::s64, DType::c64});
   make.keys(dtype, n, false);
-  for (int c = 0; c < 2; ++c) make.draw(0, 2) > 0 ? make.keys(make.one_of({DType::u32, DType::s32}), n) : make.absent();
+  for (int c = 0; c < 2; ++c) make.draw(0, 2) > 0 ? make.keys(word(), n) : make.absent();
   make.count(n);
-  make.result(dtype, {entries + 1});
+  has_pairs ? make.keys(word(), n) : make.absent();
+  make.result(has_pairs ? DType::c64 : dtype, {entries + 1});
   for (int c = 0; c < 2; ++c) make.result(DType::u32, {entries + 1});
   make.result(DType::s32, {3});
 }

@@ -192,13 +192,16 @@ def group_search(draw: Draw) -> dict[str, int]:
 
 def hash_groups(draw: Draw) -> dict[str, int]:
     n = draw.length(MOST_NARROW)
-    draw.array(draw.one_of(["int32", "uint32", "int64", "uint64"]), n, shared=False)
+    words = ["int32", "uint32"]
+    has_pairs = draw.flip(0.3)
+    draw.array(draw.one_of(words if has_pairs else [*words, "int64", "uint64"]), n, shared=False)
     for _ in "xy":
         if draw.flip(0.7):
             draw.array(draw.one_of(["int32", "uint32"]), n)
         else:
             draw.absent()
     draw.count()
+    draw.array(draw.one_of(words), n) if has_pairs else draw.absent()
     entries = 1 << draw.random.randint(0, 21)
     return {
         "entries": entries,

@@ -13,13 +13,19 @@ GroupTask<Word> task_of(const HashGroupsOperands& operands, const HashGroupsOper
   GroupTask<Word> task{.length = operands.length,
                        .row = row,
                        .counts = operands.counts,
-                       .keys = static_cast<const Word*>(operands.keys) + row * operands.keys_stride,
+                       .flip_of_pairs = static_cast<Word>(operands.flip_of_pairs),
                        .empty = static_cast<Word>(~Word{0} >> operands.has_signed_keys()),
                        .entries = operands.entries,
                        .columns = operands.columns,
                        .table_keys = static_cast<Word*>(operands.groups) + row * (operands.entries + 1),
                        .counters = operands.counters + row * kGroupCounters,
                        .scratch = scratch};
+  if (operands.lower) {
+    task.upper = static_cast<const uint32_t*>(operands.keys) + row * operands.keys_stride;
+    task.lower = operands.lower + row * operands.lower_stride;
+  } else {
+    task.keys = static_cast<const Word*>(operands.keys) + row * operands.keys_stride;
+  }
   for (int c = 0; c < operands.columns; ++c) {
     task.values[c] = operands.has_values[c] ? operands.values[c] + row * operands.values_stride[c] : nullptr;
     task.flips[c] = operands.flip(c);
@@ -27,15 +33,6 @@ GroupTask<Word> task_of(const HashGroupsOperands& operands, const HashGroupsOper
     task.states[c] = operands.states[c] + row * (operands.entries + 1);
   }
   return task;
-}
-
-template <typename Word, int kTile>
-void launch_partition(const Call& call, const GroupTask<Word>& task, cudaStream_t stream) {
-  constexpr int64_t kBytes = sizeof(PartitionShared<Word, kTile>);
-  const auto kernel = partition_rows<Word, kTile>;
-  allow_shared(call, kernel, kBytes);
-  const auto tiles = static_cast<unsigned>(ceil_div<int64_t>(task.length, kTile));
-  launch_overlapping(call, stream, kernel, tiles, kPartitionThreads, kBytes, task);
 }
 
 template <typename Word, int kColumns, int kEntries>
@@ -64,23 +61,18 @@ void launch_fitting_combination(const Call& call, const GroupTask<Word>& task, c
 // Groups the rows of one problem after the other.
 template <typename Word, int kColumns>
 void run(const Call& call, const HashGroupsOperands& operands, cudaStream_t stream) {
-  constexpr int kTile = kPartitionTile<Word>;
   Workspace workspace = workspace_of(call);
   const HashGroupsOperands::Scratch scratch = operands.layout(workspace);
-  const auto fill_blocks = static_cast<unsigned>(ceil_div<int64_t>(operands.entries + 1, kFillThreads));
-  const int count_blocks = resident_blocks(call, count_buckets<Word>, kCountThreads, 0,
-                                           ceil_div<int64_t>(operands.length, kCountThreads * kCountItems));
+  const int64_t filled = maximum<int64_t>(operands.entries + 1, int64_t{kGroupBuckets} * scratch.units);
   for (int64_t row = 0; row < operands.rows; ++row) {
     const GroupTask<Word> task = task_of<Word>(operands, scratch, row);
-    fill_groups<Word><<<fill_blocks, kFillThreads, 0, stream>>>(task);
+    fill_groups<Word>
+        <<<static_cast<unsigned>(ceil_div<int64_t>(filled, kFillThreads)), kFillThreads, 0, stream>>>(task);
     check_launch(call);
     if (operands.length == 0) continue;
     if (operands.bucketed) {
-      launch_overlapping(call, stream, count_buckets<Word>, count_blocks, kCountThreads, 0, task);
-      launch_overlapping(call, stream, start_buckets<Word>, 1, kGroupBuckets, 0, task);
-      sizeof(PartitionShared<Word, kTile>) <= static_cast<uint64_t>(shared_memory_limit(call))
-          ? launch_partition<Word, kTile>(call, task, stream)
-          : launch_partition<Word, kTile / 2>(call, task, stream);
+      launch_overlapping(call, stream, partition_rows<Word>, scratch.tiles, kPartitionThreads, 0, task);
+      launch_overlapping(call, stream, start_units<Word>, 1, kStartThreads, 0, task);
     }
     launch_fitting_combination<Word, kColumns>(call, task, stream);
   }
@@ -88,15 +80,13 @@ void run(const Call& call, const HashGroupsOperands& operands, cudaStream_t stre
 
 template <typename Word>
 void list_shapes(const std::string& keys, KernelShapeList& list) {
-  const auto add = [&](const std::string& kernel, std::initializer_list<int64_t> sizes) {
-    KernelShapes shapes{kernel + ", keys of " + keys, {}};
-    for (const int64_t bytes : sizes) shapes.shapes.push_back({bytes, bytes});
-    list.push_back(shapes);
-  };
-  constexpr int kTile = kPartitionTile<Word>, kEntries = kGroupEntries;
-  add("partition of rows", {sizeof(PartitionShared<Word, kTile>), sizeof(PartitionShared<Word, kTile / 2>)});
-  add("tables of groups", {sizeof(BlockTable<Word, 2, kEntries>), sizeof(BlockTable<Word, 2, kEntries / 2>),
-                           sizeof(BlockTable<Word, 2, kEntries / 4>)});
+  KernelShapes shapes{"tables of groups, keys of " + keys, {}};
+  for (const int64_t bytes :
+       {sizeof(BlockTable<Word, 2, kGroupEntries>), sizeof(BlockTable<Word, 2, kGroupEntries / 2>),
+        sizeof(BlockTable<Word, 2, kGroupEntries / 4>)}) {
+    shapes.shapes.push_back({bytes, bytes});
+  }
+  list.push_back(shapes);
 }
 
 }  // namespace hash_grouping

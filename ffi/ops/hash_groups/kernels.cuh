@@ -1,7 +1,8 @@
 // The kernels of hash_groups. A block combines the items of each key in a table in shared memory, and adds the table to
 // that in device memory, whose places all blocks claim by compare-and-swap. If there may be more groups than the
-// block's table has entries for, the rows are first partitioned by the highest bits of their keys' hashes, so that
-// neighbouring rows have few keys. The states are integers, so the order of the rows does not matter.
+// block's table has entries for, each tile of rows is first sorted by the highest bits of the keys' hashes, their
+// bucket, and a block combines the rows that all tiles have of a bucket. The states are integers, so the order of the
+// rows does not matter.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -12,7 +13,8 @@
 
 namespace mgpu::cuda::hash_grouping {
 
-constexpr int kMaxProbes = 8;          // entries of a block's table that a key may take
+constexpr int kGroupKeys = 4;          // neighbouring entries of a block's table, which a thread reads at once
+constexpr int kMaxProbes = 8;          // so many of them may a key be in
 constexpr int kMaxFarProbes = 1 << 9;  // the same of the table in device memory, which has two entries for each group
 constexpr int kNoEntry = -1;
 
@@ -22,7 +24,10 @@ struct GroupTask {
   int64_t length;
   int64_t row;
   LiveCounts counts;
-  const Word* keys;
+  const Word* keys;  // null if these are pairs
+  const uint32_t* upper;
+  const uint32_t* lower;
+  Word flip_of_pairs;
   Word empty;  // the key of entries without a group
   int64_t entries;
   int columns;
@@ -34,9 +39,13 @@ struct GroupTask {
   uint32_t* counters;
   HashGroupsOperands::Scratch scratch;
 
-  __device__ bool bucketed() const { return scratch.starts != nullptr; }
+  __device__ bool bucketed() const { return scratch.runs != nullptr; }
   __device__ int64_t live() const { return counts(row, length); }
-  __device__ Word* moved_keys() const { return static_cast<Word*>(scratch.keys); }
+  __device__ bool has_pairs() const { return sizeof(Word) == 8 && lower != nullptr; }
+  __device__ Word pair(int64_t i) const {
+    if constexpr (sizeof(Word) == 8) return (Word{upper[i]} << 32 | lower[i]) ^ flip_of_pairs;
+    return upper[i];
+  }
 };
 
 // Bits that depend on all bits of a key (the finalizers of MurmurHash3). The highest ones number the bucket, the lowest
@@ -72,7 +81,7 @@ __global__ void __launch_bounds__(kFillThreads) fill_groups(const __grid_constan
     for (int c = 0; c < task.columns; ++c) task.states[c][i] = 0;
   }
   if (i < kGroupCounters) task.counters[i] = 0;
-  if (task.bucketed() && i < kGroupBuckets) task.scratch.totals[i] = 0;
+  if (i < kGroupBuckets * int64_t{task.scratch.units}) task.scratch.unit_starts[i] = 0;
 }
 
 // Combines a state of a group in memory.
@@ -84,9 +93,10 @@ __device__ __forceinline__ void combine(bool is_maximum, uint32_t* to, uint32_t 
   }
 }
 
-// Combines states of a key in device memory. Returns whether the key is new. `states` gives the state of a column.
+// Combines states of a key in device memory, and adds 1 to `found` if the key is new. `states` gives the state of a
+// column. Returns false if there is no place, or has been none for another key: then results are not used.
 template <int kColumns, typename Word, typename States>
-__device__ __forceinline__ bool combine_far(const GroupTask<Word>& task, Word key, States states) {
+__device__ __forceinline__ bool combine_far(const GroupTask<Word>& task, Word key, uint32_t& found, States states) {
   int64_t at = 0;
   bool is_new = false;
   if (key == task.empty) {
@@ -102,7 +112,7 @@ __device__ __forceinline__ bool combine_far(const GroupTask<Word>& task, Word ke
         is_new = owner == task.empty;
       }
       if (is_new || owner == key) break;
-      if (++probes % 4 == 0) {  // once some key has found no place, the results are not used
+      if (++probes % 4 == 0) {
         volatile uint32_t* const left_out = task.counters + kGroupsLeftOut;
         if (probes == kMaxFarProbes) *left_out = 1;
         if (*left_out != 0) return false;
@@ -112,158 +122,205 @@ __device__ __forceinline__ bool combine_far(const GroupTask<Word>& task, Word ke
   }
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) combine(task.is_maximum[c], task.states[c] + at, states(c));
-  return is_new;
+  found += is_new;
+  return true;
 }
 
 // ---- The partition
 
-template <typename Word>
-__global__ void __launch_bounds__(kCountThreads) count_buckets(const __grid_constant__ GroupTask<Word> task) {
-  __shared__ uint32_t counts[kGroupBuckets * kCountCopies];
-  const auto thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kGroupBuckets * kCountCopies; i += kCountThreads) counts[i] = 0;
-  __syncthreads();
-  const int64_t live = task.live(), step = int64_t{gridDim.x} * kCountThreads * kCountItems;
-  for (int64_t first = int64_t{blockIdx.x} * kCountThreads * kCountItems; first < live; first += step) {
-    Word keys[kCountItems];
-#pragma unroll
-    for (int k = 0; k < kCountItems; ++k) keys[k] = task.keys[minimum(first + k * kCountThreads + thread, live - 1)];
-#pragma unroll
-    for (int k = 0; k < kCountItems; ++k) {
-      if (first + k * kCountThreads + thread < live)
-        atomicAdd(counts + bucket_of(hash_of(keys[k])) * kCountCopies + thread % kCountCopies, 1u);
-    }
-  }
-  __syncthreads();
-  wait_for_last_kernel();  // the totals are zero
-  start_next_kernel();
-  for (int bucket = thread; bucket < kGroupBuckets; bucket += kCountThreads) {
-    uint32_t sum = 0;
-    for (int copy = 0; copy < kCountCopies; ++copy)
-      sum += counts[bucket * kCountCopies + (copy + bucket) % kCountCopies];
-    if (sum != 0) atomicAdd(task.scratch.totals + bucket, sum);
-  }
-}
-
-// Turns the buckets' numbers of rows into their starts. One block of a thread per bucket.
-template <typename Word>
-__global__ void __launch_bounds__(kGroupBuckets) start_buckets(const __grid_constant__ GroupTask<Word> task) {
-  __shared__ int sums[kGroupBuckets / kWarp];
-  wait_for_last_kernel();
-  start_next_kernel();
-  const auto thread = static_cast<int>(threadIdx.x);
-  const auto [before, all] = sum_block<kGroupBuckets / kWarp>(sums, static_cast<int>(task.scratch.totals[thread]));
-  task.scratch.starts[thread] = task.scratch.totals[thread] = static_cast<uint32_t>(before);
-  if (thread == 0) task.scratch.starts[kGroupBuckets] = static_cast<uint32_t>(all);
-}
-
-template <typename Word, int kTile>
 struct PartitionShared {
-  Word keys[kTile];
-  uint32_t values[kMaxGroupColumns][kTile];
-  alignas(16) uint32_t counts[kGroupBuckets * kRankCopies + 4];
-  uint32_t bases[kGroupBuckets];
-  int sums[kPartitionThreads / kWarp];
+  alignas(16) uint32_t words[kPartitionTile];
+  uint32_t counts[kGroupBuckets * kRankCopies + 1];
+  uint32_t sums[kPartitionThreads / kWarp];
 };
 
-// Brings a tile's rows to their buckets, one block per tile. The order of a bucket's rows is not fixed.
-template <typename Word, int kTile>
+// Sorts a tile's rows by bucket, one block per tile. The order of a bucket's rows is not fixed. Rows past the end come
+// last, so that no step needs a branch for them.
+template <typename Word>
 __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
     partition_rows(const __grid_constant__ GroupTask<Word> task) {
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  auto& shared = *reinterpret_cast<PartitionShared<Word, kTile>*>(shared_bytes);
-  constexpr int kItems = kTile / kPartitionThreads;
-  constexpr int kThreadCounts = kGroupBuckets * kRankCopies / kPartitionThreads;
-  static_assert(kThreadCounts == 4, "a thread scans its counters as one vector");
+  constexpr int kTile = kPartitionTile, kItems = kTile / kPartitionThreads;
+  constexpr int kCounters = kGroupBuckets * kRankCopies, kOwn = kCounters / kPartitionThreads;
+  __shared__ PartitionShared shared;
   const auto thread = static_cast<int>(threadIdx.x);
   const int64_t first = int64_t{blockIdx.x} * kTile;
-  const auto size = static_cast<int>(clamp<int64_t>(task.live() - first, 0, kTile));
-  auto* const counters = reinterpret_cast<uint4*>(shared.counts) + thread;
-  *counters = make_uint4(0, 0, 0, 0);
+  const auto size = static_cast<int>(clamp<int64_t>(task.live() - first, 0, kTile)), rest = size - thread;
+  if (size == 0) {
+    wait_for_last_kernel();  // so that this kernel does not end before it
+    return;
+  }
+  const auto is_row = [&](int k) { return k * kPartitionThreads < rest; };
+  constexpr int kPastEnd = kCounters;  // the counter of rows past the end
+  for (int i = thread; i <= kPastEnd; i += kPartitionThreads) shared.counts[i] = 0;
   Word keys[kItems];
+  if (task.has_pairs()) {
 #pragma unroll
-  for (int k = 0; k < kItems; ++k) {
-    const int i = k * kPartitionThreads + thread;
-    keys[k] = i < size ? task.keys[first + i] : 0;
+    for (int k = 0; k < kItems; ++k) keys[k] = is_row(k) ? task.pair(first + thread + k * kPartitionThreads) : 0;
+  } else {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) keys[k] = is_row(k) ? (task.keys + first + thread)[k * kPartitionThreads] : 0;
   }
   __syncthreads();
-  const auto counter = [&](Word key) { return bucket_of(hash_of(key)) * kRankCopies + thread % kRankCopies; };
-  uint32_t places[kItems];
+  uint32_t places[kItems];  // until the counters are scanned: the place at the counter, and the counter << 16
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    if (k * kPartitionThreads + thread < size) places[k] = atomicAdd(shared.counts + counter(keys[k]), 1u);
+    uint32_t counter = bucket_of(hash_of(keys[k])) * kRankCopies + thread % kRankCopies;
+    keep(counter);
+    if (!is_row(k)) counter = kPastEnd;
+    places[k] = atomicAdd(shared.counts + counter, 1u) | counter << 16;
   }
   __syncthreads();
-  const uint4 own = *counters;
-  const auto sum = static_cast<int>(own.x + own.y + own.z + own.w);
-  const auto before = static_cast<uint32_t>(sum_block<kPartitionThreads / kWarp>(shared.sums, sum).before);
-  *counters = make_uint4(before, before + own.x, before + own.x + own.y, before + own.x + own.y + own.z);
-  if (thread == 0) shared.counts[kGroupBuckets * kRankCopies] = size;
+  uint32_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) sum += shared.counts[thread * kOwn + i];
+  uint32_t before = sum_block<kPartitionThreads / kWarp>(shared.sums, sum).before;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const uint32_t rows = shared.counts[thread * kOwn + i];
+    shared.counts[thread * kOwn + i] = before;
+    before += rows;
+  }
+  if (thread == 0) shared.counts[kPastEnd] = size;
   __syncthreads();
-  wait_for_last_kernel();  // the starts are known
+  wait_for_last_kernel();  // the units are zero
+  start_next_kernel();
+  const HashGroupsOperands::Scratch& scratch = task.scratch;
   if (thread < kGroupBuckets) {
-    const uint32_t start = shared.counts[thread * kRankCopies], end = shared.counts[(thread + 1) * kRankCopies];
-    if (end > start) shared.bases[thread] = atomicAdd(task.scratch.totals + thread, end - start) - start;
+    const uint32_t start = shared.counts[thread * kRankCopies];
+    const uint32_t rows = shared.counts[(thread + 1) * kRankCopies] - start;
+    scratch.runs[int64_t{thread} * scratch.tiles + blockIdx.x] = start | rows << 16;
+    if (rows != 0) atomicAdd(scratch.unit_starts + thread * scratch.units + blockIdx.x / kUnitTiles, rows);
   }
 #pragma unroll
-  for (int k = 0; k < kItems; ++k) {
-    if (k * kPartitionThreads + thread >= size) continue;
-    places[k] += shared.counts[counter(keys[k])];
-    shared.keys[places[k]] = keys[k];
-  }
-  for (int c = 0; c < task.columns; ++c) {
-    if (!task.values[c]) continue;
+  for (int k = 0; k < kItems; ++k) places[k] = (places[k] & 0xffff) + shared.counts[places[k] >> 16];
+  const auto move = [&](uint32_t* to, auto word_of) {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) shared.words[places[k]] = word_of(k);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kItems; k += 4) {
+      const int i = k * kPartitionThreads + 4 * thread;
+      *reinterpret_cast<uint4*>(to + first + i) = *reinterpret_cast<const uint4*>(shared.words + i);
+    }
+    __syncthreads();
+  };
+#pragma unroll
+  for (int w = 0; w < static_cast<int>(sizeof(Word) / 4); ++w)
+    move(scratch.keys[w], [&](int k) { return static_cast<uint32_t>(keys[k] >> (32 * w)); });
+#pragma unroll
+  for (int c = 0; c < kMaxGroupColumns; ++c) {
+    if (c >= task.columns || !task.values[c]) continue;
     uint32_t values[kItems];
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = k * kPartitionThreads + thread;
-      values[k] = i < size ? task.values[c][first + i] : 0;
-    }
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      if (k * kPartitionThreads + thread < size) shared.values[c][places[k]] = values[k];
-    }
+    for (int k = 0; k < kItems; ++k)
+      values[k] = is_row(k) ? (task.values[c] + first + thread)[k * kPartitionThreads] : 0;
+    move(scratch.values[c], [&](int k) { return values[k]; });
   }
+}
+
+// Turns the units' numbers of rows into the numbers of rows before them. One block.
+template <typename Word>
+__global__ void __launch_bounds__(kStartThreads) start_units(const __grid_constant__ GroupTask<Word> task) {
+  __shared__ uint32_t sums[kStartThreads / kWarp];
+  wait_for_last_kernel();
   start_next_kernel();
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < kItems; ++k) {
-    const int at = k * kPartitionThreads + thread;
-    if (at >= size) break;
-    const Word key = shared.keys[at];
-    const uint32_t to = shared.bases[bucket_of(hash_of(key))] + static_cast<uint32_t>(at);
-    task.moved_keys()[to] = key;
-    for (int c = 0; c < task.columns; ++c) {
-      if (task.values[c]) task.scratch.values[c][to] = shared.values[c][at];
-    }
+  const int units = kGroupBuckets * task.scratch.units, share = ceil_div(units, kStartThreads);
+  uint32_t* const starts = task.scratch.unit_starts;
+  const int begin = minimum<int>(threadIdx.x * share, units), end = minimum(begin + share, units);
+  uint32_t sum = 0;
+#pragma unroll 8
+  for (int i = begin; i < end; ++i) sum += starts[i];
+  auto [before, all] = sum_block<kStartThreads / kWarp>(sums, sum);
+#pragma unroll 8
+  for (int i = begin; i < end; ++i) {
+    const uint32_t rows = starts[i];
+    starts[i] = before;
+    before += rows;
   }
+  if (threadIdx.x == 0) starts[units] = all;
 }
 
 // ---- The block's table
 
-template <typename Word, int kColumns, int kEntries>
-struct BlockTable {
-  Word keys[kEntries];
-  uint32_t states[kColumns][kEntries + 1];  // the last entry is that of the key `empty`
-  uint32_t has_empty_key;
+// Rows of a unit that come from one tile. Row i of the unit is row `offset + i`, modulo 2^32, of all tiles.
+struct Piece {
+  uint32_t first;
+  uint32_t offset;
 };
 
 template <typename Word, int kColumns, int kEntries>
+struct BlockTable {
+  alignas(16) Word keys[kEntries];
+  uint32_t states[kColumns][kEntries + 1];  // the last one is that of the key `empty`
+  uint32_t has_empty_key;
+  Piece pieces[kCombineThreads / kWarp][kUnitTiles];
+};
+
+// Combines rows in the block's table. Each warp takes rows of its own.
+template <typename Word, int kColumns, int kEntries>
 class RowCombiner {
  public:
-  static constexpr int kCombineItems = kGroupItems<Word>;
+  static constexpr int kItems = kGroupItems<Word>;
+  static constexpr uint32_t kStep = kWarp * kItems;
   using Table = BlockTable<Word, kColumns, kEntries>;
 
-  __device__ RowCombiner(const GroupTask<Word>& task, Table& table) : task_(task), table_(table) {
-    const bool moved = task.bucketed();
-    keys_ = moved ? task.moved_keys() : task.keys;
-    for (int c = 0; c < kColumns; ++c) {
-      values_[c] = moved && task.values[c] ? task.scratch.values[c] : task.values[c];
-    }
+  __device__ RowCombiner(const GroupTask<Word>& task, Table& table) : task_(task), table_(table) {}
+
+  // Combines the rows from `begin` to `end` of the rows in the caller's order. All threads of the block call it.
+  __device__ void combine_rows(uint32_t begin, uint32_t end) {
+    clear();
+    combine(begin + threadIdx.x / kWarp * kStep, end, kCombineThreads / kWarp * kStep,
+            [&](uint32_t first, uint32_t end, Rows& rows, int k) {
+              const uint32_t i = minimum(first + lane(), end - 1);
+              rows.keys[k] = task_.has_pairs() ? task_.pair(i) : task_.keys[i];
+#pragma unroll
+              for (int c = 0; c < kColumns; ++c) rows.values[c][k] = task_.values[c] ? task_.values[c][i] : 1;
+            });
+    flush();
   }
 
-  // Combines rows of one bucket. All threads of the block call it.
-  __device__ __forceinline__ void combine_rows(uint32_t begin, uint32_t end) {
+  // The same for rows of one bucket, whose numbers count the rows of the buckets before it too.
+  __device__ void combine_bucket(int bucket, uint32_t begin, uint32_t end) {
+    clear();
+    constexpr uint32_t kWarps = kCombineThreads / kWarp;
+    const uint32_t* const starts = task_.scratch.unit_starts;
+    const uint32_t share = ceil_div(end - begin, kWarps);
+    const uint32_t own_begin = minimum(begin + threadIdx.x / kWarp * share, end);
+    const uint32_t own_end = minimum(own_begin + share, end);
+    const int units = bucket * task_.scratch.units;
+    int unit =
+        warp_partition_point(units, units + task_.scratch.units, [&](int i) { return starts[i + 1] <= own_begin; });
+    for (uint32_t row = own_begin; row < own_end && !is_left_out_; ++unit) {
+      const uint32_t start = starts[unit], next = minimum(starts[unit + 1], own_end);
+      if (row < next) combine_unit(bucket, unit - units, row - start, next - start);
+      row = next;
+    }
+    flush();
+  }
+
+  // The number of groups that this thread was the first to find.
+  __device__ uint32_t found() const { return found_; }
+
+ private:
+  struct Rows {
+    Word keys[kItems];
+    uint32_t values[kColumns][kItems];
+  };
+  struct Keys {
+    alignas(16) Word keys[kGroupKeys];
+  };
+
+  __device__ static uint32_t lane() { return threadIdx.x % kWarp; }
+
+  __device__ static unsigned or_lanes(unsigned bits) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(~0u, bits);
+#else
+    return fold_warp(bits, [](unsigned a, unsigned b) { return a | b; });
+#endif
+  }
+
+  __device__ __forceinline__ void clear() {
     for (int i = threadIdx.x; i < kEntries; i += kCombineThreads) {
       table_.keys[i] = task_.empty;
 #pragma unroll
@@ -272,13 +329,10 @@ class RowCombiner {
     if (threadIdx.x < kColumns) table_.states[threadIdx.x][kEntries] = 0;
     if (threadIdx.x == 0) table_.has_empty_key = 0;
     __syncthreads();
-    load(begin, end);
-#pragma unroll 1
-    for (uint32_t first = begin; first < end; first += kStep) {
-      Rows rows = next_;
-      load(first + kStep, end);
-      combine_loaded(rows, first, end);
-    }
+  }
+
+  // Combines the table with that in device memory.
+  __device__ __forceinline__ void flush() {
     __syncthreads();
     for (int i = threadIdx.x; i < kEntries; i += kCombineThreads) {
       if (table_.keys[i] != task_.empty) flush(table_.keys[i], i);
@@ -286,46 +340,91 @@ class RowCombiner {
     if (threadIdx.x == 0 && table_.has_empty_key != 0) flush(task_.empty, kEntries);
     __syncthreads();
   }
+  __device__ __forceinline__ void flush(Word key, int entry) {
+    combine_far<kColumns>(task_, key, found_, [&](int c) { return table_.states[c][entry]; });
+  }
 
-  // The number of groups that this thread was the first to find.
-  __device__ uint32_t found() const { return found_; }
-
- private:
-  static constexpr uint32_t kStep = kCombineThreads * kCombineItems;
-  struct Rows {
-    Word keys[kCombineItems];
-    uint32_t values[kColumns > 0 ? kColumns : 1][kCombineItems];
-  };
-
-  __device__ __forceinline__ void load(uint32_t first, uint32_t end) {
+  // Combines rows of a unit, from row `begin` of it.
+  __device__ __forceinline__ void combine_unit(int bucket, int unit, uint32_t begin, uint32_t end) {
+    const HashGroupsOperands::Scratch& scratch = task_.scratch;
+    const int tile = unit * kUnitTiles + static_cast<int>(lane());
+    const uint32_t run =
+        int64_t{tile} * kPartitionTile < task_.live() ? scratch.runs[int64_t{bucket} * scratch.tiles + tile] : 0;
+    const uint32_t rows = run >> 16, first = sum_up_to(rows) - rows;
+    // Lanes get the pieces that have rows, so that no two of these begin at the same row.
+    Piece* const pieces = table_.pieces[threadIdx.x / kWarp];
+    const unsigned used = __ballot_sync(~0u, rows != 0);
+    __syncwarp();
+    if (rows != 0)
+      pieces[__popc(used & ((1u << lane()) - 1))] = {first, tile * kPartitionTile + (run & 0xffff) - first};
+    __syncwarp();
+    const Piece piece = static_cast<int>(lane()) < __popc(used) ? pieces[lane()] : Piece{~0u, 0};
+    combine(begin, end, kStep, [&](uint32_t from, uint32_t end, Rows& rows, int k) {
+      const uint32_t ahead = piece.first - from - 1;
+      const unsigned begins = or_lanes(ahead < kWarp - 1 ? 2u << ahead : 0);
+      const int before = __popc(__ballot_sync(~0u, piece.first <= from)) - 1;
+      const int own = before + __popc(begins & ((2u << lane()) - 1));
+      const uint32_t i = __shfl_sync(~0u, piece.offset, own) + minimum(from + lane(), end - 1);
+      if constexpr (sizeof(Word) == 8) {
+        rows.keys[k] = scratch.keys[0][i] | Word{scratch.keys[1][i]} << 32;
+      } else {
+        rows.keys[k] = scratch.keys[0][i];
+      }
 #pragma unroll
-    for (int k = 0; k < kCombineItems; ++k) {
-      const uint32_t i = minimum(first + k * kCombineThreads + threadIdx.x, end - 1);
-      next_.keys[k] = keys_[i];
+      for (int c = 0; c < kColumns; ++c) rows.values[c][k] = scratch.values[c] ? scratch.values[c][i] : 1;
+    });
+  }
+
+  // Combines rows. A warp takes kStep of them from `first` on, and those `step` rows later, up to `end`.
+  // `load(first, end, rows, k)` loads item k of each lane: the row that is as far from `first`.
+  template <typename Load>
+  __device__ __forceinline__ void combine(uint32_t first, uint32_t end, uint32_t step, Load load) {
+    const auto load_step = [&](uint32_t first, Rows& rows) {
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) next_.values[c][k] = values_[c] ? values_[c][i] : 1;
+      for (int k = 0; k < kItems; ++k) {
+        if (first + k * kWarp < end) load(first + k * kWarp, end, rows, k);
+      }
+    };
+    Rows next;
+    load_step(first, next);
+#pragma unroll 1
+    for (; first < end; first += step) {
+      Rows rows = next;
+      load_step(first + step, next);
+      combine_loaded(rows, first, end);
+      is_left_out_ = __any_sync(~0u, is_left_out_);
+      if (is_left_out_) return;
     }
   }
 
-  __device__ __forceinline__ void combine_loaded(Rows& rows, uint32_t first, uint32_t end) {
-    int entries[kCombineItems];
-    Word owners[kCombineItems];
+  __device__ __forceinline__ Keys keys_at(int entry) const {
+    return *reinterpret_cast<const Keys*>(table_.keys + entry);
+  }
+  __device__ __forceinline__ static int first_entry(Word key) {
+    return static_cast<int>(hash_of(key) & (kEntries / kGroupKeys - 1)) * kGroupKeys;
+  }
+
+  __device__ __forceinline__ void combine_loaded(const Rows& rows, uint32_t first, uint32_t end) {
+    int entries[kItems];
+    Keys owners[kItems];
 #pragma unroll
-    for (int k = 0; k < kCombineItems; ++k) {
-      entries[k] = static_cast<int>(hash_of(rows.keys[k]) & (kEntries - 1));
-      owners[k] = *static_cast<volatile Word*>(table_.keys + entries[k]);
-    }
+    for (int k = 0; k < kItems; ++k) owners[k] = keys_at(first_entry(rows.keys[k]));
 #pragma unroll
-    for (int k = 0; k < kCombineItems; ++k) {
-      const bool is_row = first + k * kCombineThreads + threadIdx.x < end;
-      if (owners[k] != rows.keys[k] || owners[k] == task_.empty || !is_row) {
-        entries[k] = is_row ? find_entry(rows.keys[k], entries[k]) : kNoEntry;
-        if (is_row && entries[k] == kNoEntry)
-          found_ += combine_far<kColumns>(task_, rows.keys[k], [&](int c) { return coded(c, rows.values[c][k]); });
+    for (int k = 0; k < kItems; ++k) {
+      const Word key = rows.keys[k];
+      entries[k] = kNoEntry;
+      if (first + k * kWarp + lane() >= end) continue;
+#pragma unroll
+      for (int i = 0; i < kGroupKeys; ++i) {
+        if (owners[k].keys[i] == key) entries[k] = first_entry(key) + i;
       }
+      if (entries[k] != kNoEntry && key != task_.empty) continue;
+      entries[k] = find_entry(key);
+      if (entries[k] == kNoEntry)
+        is_left_out_ |= !combine_far<kColumns>(task_, key, found_, [&](int c) { return coded(c, rows.values[c][k]); });
     }
 #pragma unroll
-    for (int k = 0; k < kCombineItems; ++k) {
+    for (int k = 0; k < kItems; ++k) {
       const bool alike = __all_sync(~0u, entries[k] == __shfl_sync(~0u, entries[k], 0));
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -333,43 +432,39 @@ class RowCombiner {
         bool is_used = entries[k] != kNoEntry;
         if (alike && !task_.is_maximum[c]) {
           state = fold_warp(state, [](uint32_t a, uint32_t b) { return a + b; });
-          is_used &= threadIdx.x % kWarp == 0;
+          is_used &= lane() == 0;
         }
-        if (is_used) combine(task_.is_maximum[c], table_.states[c] + entries[k], state);
+        if (is_used) hash_grouping::combine(task_.is_maximum[c], table_.states[c] + entries[k], state);
       }
     }
   }
 
-  __device__ __forceinline__ int find_entry(Word key, int entry) {
+  __device__ __forceinline__ int find_entry(Word key) {
     if (key == task_.empty) {
       table_.has_empty_key = 1;
       return kEntries;
     }
+    int entry = first_entry(key);
 #pragma unroll 1
     for (int probes = 0; probes < kMaxProbes; ++probes) {
-      Word owner = *static_cast<volatile Word*>(table_.keys + entry);
-      if (owner == task_.empty) {
-        owner = claim(table_.keys + entry, task_.empty, key);
-        if (owner == task_.empty) return entry;
+      const Keys owners = keys_at(entry);
+#pragma unroll
+      for (int i = 0; i < kGroupKeys; ++i) {
+        Word owner = owners.keys[i];
+        if (owner == task_.empty) owner = claim(table_.keys + entry + i, task_.empty, key);
+        if (owner == task_.empty || owner == key) return entry + i;
       }
-      if (owner == key) return entry;
-      entry = (entry + 1) & (kEntries - 1);
+      entry = (entry + kGroupKeys) & (kEntries - 1);
     }
     return kNoEntry;
   }
 
   __device__ __forceinline__ uint32_t coded(int c, uint32_t value) const { return value ^ task_.flips[c]; }
 
-  __device__ __forceinline__ void flush(Word key, int entry) {
-    found_ += combine_far<kColumns>(task_, key, [&](int c) { return table_.states[c][entry]; });
-  }
-
   const GroupTask<Word>& task_;
   Table& table_;
-  const Word* keys_;
-  const uint32_t* values_[kColumns > 0 ? kColumns : 1];
-  Rows next_;
   uint32_t found_ = 0;
+  bool is_left_out_ = false;
 };
 
 // Combines all rows; each block takes an equal part of them.
@@ -387,10 +482,11 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks<Word>)
   if (!task.bucketed()) {
     if (begin < end) combiner.combine_rows(begin, end);
   } else {
-    int bucket = partition_point(0, kGroupBuckets, [&](int i) { return task.scratch.starts[i + 1] <= begin; });
+    const auto end_of = [&](int bucket) { return task.scratch.unit_starts[(bucket + 1) * task.scratch.units]; };
+    int bucket = partition_point(0, kGroupBuckets, [&](int i) { return end_of(i) <= begin; });
     for (uint32_t from = begin; from < end; ++bucket) {
-      const uint32_t to = minimum(task.scratch.starts[bucket + 1], end);
-      if (from < to) combiner.combine_rows(from, to);
+      const uint32_t to = minimum(end_of(bucket), end);
+      if (from < to) combiner.combine_bucket(bucket, from, to);
       from = to;
     }
   }

@@ -18,12 +18,13 @@ constexpr int kMaxGroupColumns = 2;
 constexpr int kGroupsFound = 0, kGroupsLeftOut = 1, kEmptyKeyUsed = 2, kGroupCounters = 3;
 
 // Operands: keys [.., n], integers of 32 or 64 bits; x, y [.., n], integers of 32 bits, or absent: then each row is a
-// 1; count [.., 1], which may be absent. Attributes: entries, a power of two, the most groups; the states of x and y,
-// which may be none; bucketed, whether to partition the rows first. Results: groups [.., entries + 1], the keys of the
-// entries; states of x and y, each [.., entries + 1]; counters [.., 3]. The first entry is that of the largest key of
-// the type, whether or not a row has it. The other entries have this key if they have no group, and states of 0. States
-// of extrema are codes: the words whose unsigned maximum is sought. If some group found no place, the results are
-// undefined.
+// 1; count [.., 1], which may be absent; lower [.., n] or absent: then keys have 32 bits, and a row's key is the code
+// of 64 bits that puts pairs of `keys` and `lower` in order. Attributes: entries, a power of two, the most groups; the
+// states of x and y, which may be none; bucketed, whether to partition the rows first. Results: groups [.., entries +
+// 1], the keys of the entries; states of x and y, each [.., entries + 1]; counters [.., 3]. The first entry is that of
+// the largest key of the type, whether or not a row has it. The other entries have this key if they have no group, and
+// states of 0. States of extrema are codes: the words whose unsigned maximum is sought. If some group found no place,
+// the results are undefined.
 struct HashGroupsOperands {
   DType key_type;
   bool bucketed;
@@ -34,6 +35,9 @@ struct HashGroupsOperands {
   LiveCounts counts;
   const void* keys;
   int64_t keys_stride;
+  const uint32_t* lower;  // null if absent
+  int64_t lower_stride;
+  uint64_t flip_of_pairs;             // the bits in which a code differs from the pair
   bool has_values[kMaxGroupColumns];  // otherwise each row is a 1
   const uint32_t* values[kMaxGroupColumns];
   int64_t values_stride[kMaxGroupColumns];

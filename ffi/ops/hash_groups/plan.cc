@@ -7,12 +7,14 @@ namespace mgpu {
 
 HashGroupsOperands::Scratch HashGroupsOperands::layout(Workspace& workspace) const {
   if (!bucketed) return {};
-  Scratch scratch{workspace.take<uint32_t>(kGroupBuckets),
-                  workspace.take<uint32_t>(kGroupBuckets + 1),
-                  workspace.take<char>(length * byte_width(key_type)),
-                  {}};
+  const int64_t tiles = ceil_div<int64_t>(length, kPartitionTile), units = ceil_div<int64_t>(tiles, kUnitTiles);
+  Scratch scratch{.tiles = static_cast<int>(tiles), .units = static_cast<int>(units)};
+  scratch.unit_starts = workspace.take<uint32_t>(kGroupBuckets * units + 1);
+  scratch.runs = workspace.take<uint32_t>(kGroupBuckets * tiles);
+  const int key_words = byte_width(key_type) == 8 ? 2 : 1;
+  for (int w = 0; w < key_words; ++w) scratch.keys[w] = workspace.take<uint32_t>(tiles * kPartitionTile);
   for (int c = 0; c < columns; ++c) {
-    if (has_values[c]) scratch.values[c] = workspace.take<uint32_t>(length);
+    if (has_values[c]) scratch.values[c] = workspace.take<uint32_t>(tiles * kPartitionTile);
   }
   return scratch;
 }

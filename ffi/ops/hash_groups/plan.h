@@ -7,25 +7,24 @@ namespace mgpu {
 
 constexpr int kGroupBucketBits = 8, kGroupBuckets = 1 << kGroupBucketBits;
 constexpr int kFillThreads = 512;
-constexpr int kCountThreads = 512, kCountItems = 8;
-constexpr int kCountCopies = 8;  // counters for each bucket, of different lanes
-// A block that partitions has 4 counters per thread, to scan them as one vector.
-constexpr int kPartitionThreads = 512, kPartitionBlocks = 2;
-constexpr int kRankCopies = 4 * kPartitionThreads / kGroupBuckets;
-template <typename Word>
-constexpr int kPartitionTile = sizeof(Word) == 8 ? 4096 : 8192;  // half as many rows where shared memory is small
+constexpr int kPartitionThreads = 512, kPartitionBlocks = 2, kPartitionTile = 8192;
+constexpr int kRankCopies = 8;  // counters for each bucket, of different lanes
+constexpr int kUnitTiles = 32;  // a unit is a bucket's rows of so many tiles, one for each lane of a warp
+constexpr int kStartThreads = 1024;
 // A block that combines rows has a table of this many entries, or fewer where shared memory is small.
 constexpr int kGroupEntries = 8192, kCombineThreads = 1024;
 template <typename Word>
-constexpr int kGroupItems = sizeof(Word) == 8 ? 4 : 2;  // rows that a thread combines at a time
+constexpr int kGroupItems = sizeof(Word) == 8 ? 2 : 1;  // rows that a thread combines at a time
 template <typename Word>
 constexpr int kCombineBlocks = sizeof(Word) == 8 ? 1 : 2;
 
-// Scratch memory of the CUDA kernels: the rows, bucket after bucket, and where buckets begin. Null without a partition.
+// Scratch memory of the CUDA kernels: the rows of each tile by bucket. Null without a partition.
 struct HashGroupsOperands::Scratch {
-  uint32_t* totals;  // [kGroupBuckets], the rows of each bucket, later the place of its next row
-  uint32_t* starts;  // [kGroupBuckets + 1]
-  void* keys;
+  int tiles;
+  int units;              // of each bucket
+  uint32_t* unit_starts;  // [kGroupBuckets * units + 1], the number of rows before each unit; at first its rows
+  uint32_t* runs;         // [kGroupBuckets, tiles], where a tile's rows of a bucket begin in it; their number << 16
+  uint32_t* keys[2];      // [tiles * kPartitionTile], the lower words, and the upper ones of keys of 64 bits
   uint32_t* values[kMaxGroupColumns];
 };
 

@@ -10,15 +10,15 @@ const Enumeration kGroupStateValues{"state", {"none", "add", "min", "max"}};
 }  // namespace
 
 const Signature signature::hash_groups{
-    .operands = {"keys: any [n]", "x: any [n]?", "y: any [n]?", "count: index [1]?"},
-    .results = {"groups: =keys [slots]", "x_states: u32 [slots]", "y_states: u32 [slots]", "counters: s32 [counters]"},
+    .operands = {"keys: any [n]", "x: any [n]?", "y: any [n]?", "count: index [1]?", "lower: any [n]?"},
+    .results = {"groups: any [slots]", "x_states: u32 [slots]", "y_states: u32 [slots]", "counters: s32 [counters]"},
     .attributes = {{"entries", &kNumber},
                    {"x_state", &kGroupStateValues},
                    {"y_state", &kGroupStateValues},
                    {"bucketed"}},
     .tiles =
         [](TileSizes& sizes) {
-          sizes["hash_groups"] = {kPartitionTile<uint64_t> / 2, kPartitionTile<uint64_t>, kPartitionTile<uint32_t>};
+          sizes["hash_groups"] = {kPartitionTile};
           sizes["group_entries"] = {kGroupEntries};
         },
 };
@@ -26,7 +26,7 @@ const Signature signature::hash_groups{
 HashGroupsOperands::HashGroupsOperands(const Call& call) {
   const Arguments in(call, signature::hash_groups);
   const Array& given_keys = in["keys"];
-  key_type = given_keys.dtype;
+  key_type = in.result("groups").dtype;
   bucketed = in.flag("bucketed");
   length = Call::length(given_keys);
   entries = in.attribute("entries");
@@ -35,7 +35,21 @@ HashGroupsOperands::HashGroupsOperands(const Call& call) {
   keys = given_keys.data;
   keys_stride = call.row_stride(given_keys, length, rows, "keys");
   const bool is_code = key_type == DType::u32 || key_type == DType::u64 || key_type == DType::c64;
-  call.expect(is_code || has_signed_keys(), "keys: expected integers of 32 or 64 bits");
+  call.expect(is_code || has_signed_keys(), "groups: expected integers of 32 or 64 bits");
+  const Array& given_lower = in["lower"];
+  const auto has_words = [](const Array& array) { return array.dtype == DType::u32 || array.dtype == DType::s32; };
+  lower = nullptr;
+  lower_stride = 0;
+  flip_of_pairs = 0;
+  if (Call::length(given_lower) > 0) {
+    call.expect(has_words(given_keys) && has_words(given_lower), "keys, lower: expected integers of 32 bits");
+    call.expect(byte_width(key_type) == 8 && !has_signed_keys(), "groups: expected codes of 64 bits");
+    lower = given_lower.as<const uint32_t>();
+    lower_stride = call.row_stride(given_lower, length, rows, "lower");
+    flip_of_pairs = uint64_t{given_keys.dtype == DType::s32} << 63 | uint64_t{given_lower.dtype == DType::s32} << 31;
+  } else {
+    call.expect(given_keys.dtype == key_type, "groups: expected the type of keys");
+  }
   call.expect(length < int64_t{1} << 31, "keys: expected fewer than 2^31");
   call.expect(entries > 0 && entries <= int64_t{1} << 30 && (entries & (entries - 1)) == 0,
               "entries: expected a power of two, up to 2^30");
@@ -46,7 +60,7 @@ HashGroupsOperands::HashGroupsOperands(const Call& call) {
     const char* const name = c == 0 ? "x" : "y";
     const Array& array = in[name];
     kinds[c] = static_cast<GroupState>(in.attribute(c == 0 ? "x_state" : "y_state"));
-    call.expect(array.dtype == DType::u32 || array.dtype == DType::s32, "x, y: expected integers of 32 bits");
+    call.expect(has_words(array), "x, y: expected integers of 32 bits");
     has_values[c] = Call::length(array) > 0;
     values[c] = has_values[c] ? array.as<const uint32_t>() : nullptr;
     values_stride[c] = has_values[c] ? call.row_stride(array, length, rows, name) : 0;

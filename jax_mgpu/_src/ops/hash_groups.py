@@ -161,7 +161,7 @@ def hashed_groups(
     table: Table,
 ) -> HashedGroups:
     """Returns the first `size` groups of the rows. `columns` are the states and words of each column."""
-    code = keys.codes()[0] if isinstance(keys, Columns) else keys
+    code, lower = _key_operands(keys)
     narrow = code.dtype
     if narrow.itemsize < 4:
         code = code.astype(jnp.int32 if jnp.issubdtype(narrow, jnp.signedinteger) else jnp.uint32)
@@ -170,32 +170,52 @@ def hashed_groups(
     for i in range(0, len(given), 2):
         (x_state, x), (y_state, y) = (*given[i : i + 2], (State.NONE, ABSENT))[:2]
         found, x_states, y_states, counters = _hash_groups(
-            keys=code, x=x, y=y, count=count, x_state=x_state, y_state=y_state, **table._asdict()
+            keys=code, x=x, y=y, count=count, lower=lower, x_state=x_state, y_state=y_state, **table._asdict()
         )
         groups, order = Sort(name, found).indices()
         order = order[:size]
         states += [take_or_fill(s, order, unique=True) for s in (x_states, y_states)]
         fits &= counters[1] == 0
     used = live_mask(size, counters[:1])
-    groups = part_of(groups, 0, size).astype(narrow)
+    groups = part_of(groups, 0, size)
+    groups = groups.astype(narrow) if lower is ABSENT else groups
     firsts = keys.unpacked([groups]) if isinstance(keys, Columns) else [groups]
     firsts = [select(used, x, jnp.zeros_like(x)) for x in firsts if x is not None]
     in_form = keys.structure(firsts) if isinstance(keys, Columns) else firsts[0]
     return HashedGroups(in_form, states[: len(columns)], counters[0], fits)
 
 
-def _shapes(keys: Aval, *, entries: int) -> Sequence[Any]:
+def _key_operands(keys: jax.Array | Columns) -> Sequence[jax.Array]:
+    """Returns keys, and their lower words if XLA need not pack two columns."""
+    if not isinstance(keys, Columns):
+        return keys, ABSENT
+    if [x.dtype.itemsize for x in keys.arrays] == [4, 4]:
+        return keys.arrays
+    return keys.codes()[0], ABSENT
+
+
+def _shapes(keys: Aval, lower: Aval, *, entries: int) -> Sequence[Any]:
     states = jax.ShapeDtypeStruct((entries + 1,), jnp.uint32)
-    groups = jax.ShapeDtypeStruct((entries + 1,), keys.dtype)
+    groups = jax.ShapeDtypeStruct((entries + 1,), jnp.complex64 if lower.shape[-1] else keys.dtype)
     return [groups, states, states, jax.ShapeDtypeStruct((3,), jnp.int32)]
 
 
 @by_construction()
 def _fallback(
-    keys: jax.Array, x: jax.Array, y: jax.Array, count: jax.Array, *, entries: int, x_state: int, y_state: int
+    keys: jax.Array,
+    x: jax.Array,
+    y: jax.Array,
+    count: jax.Array,
+    lower: jax.Array,
+    *,
+    entries: int,
+    x_state: int,
+    y_state: int,
 ) -> Sequence[jax.Array]:
     """Sorts the rows; the group of the largest key comes first."""
     n = keys.shape[0]
+    if lower.size:
+        keys = Columns("group_by", "keys", (keys, lower), False).codes()[0]
     words = [jnp.ones((n,), jnp.int32) if not column.size else column for column in (x, y)]
     ordered, moved = Sort("group_by", keys, count=count).rows(words, ordered=False)
     heads, _, covered, runs = _run_heads(keys=ordered, count=count, size=entries + 1)
@@ -233,7 +253,7 @@ def _largest(dtype: np.dtype) -> jax.Array:
 
 _hash_groups = Operation(
     "hash_groups",
-    operands={"keys": 1, "x": 1, "y": 1, "count": 1},
+    operands={"keys": 1, "x": 1, "y": 1, "count": 1, "lower": 1},
     results=("groups", "x_states", "y_states", "counters"),
     attributes={"entries": int, "x_state": State, "y_state": State, "bucketed": bool},
     shapes=_shapes,
