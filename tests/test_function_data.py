@@ -65,6 +65,10 @@ v8 f32 pow v6 v7
 give v8 v7
 function finish
 give x0.0 x0.0"""
+MULTIPLIED = f"""{ADD}
+function finish
+v0 i32 mul x0.0 e0.0
+give v0""".replace("flags commutes", "result i32 1\nflags commutes next")
 LESS = """item u16 2
 function less
 v0 bool lt a0.0 b0.1
@@ -92,6 +96,13 @@ def test_what_is_written() -> None:
     ):
         assert part in text, part
     assert "bool less(const Item& a, const Item& b) const" in source(LESS)
+    text = source(MULTIPLIED)
+    for part in (
+        "static constexpr bool kTakesNext = true;",
+        "Result finish(const Item& x, const Element& e) const {",
+        "xla::mul(x.f0[0], e.f0[0])",
+    ):
+        assert part in text, part
 
 
 def replaced(data: str, old: str, new: str) -> str:
@@ -116,6 +127,9 @@ REFUSED = {
     "an item alone": "item i32 1",
     "another operation": replaced(ADD, "add", "system"),
     "a function of the headers that is no operation": replaced(ADD, "add", "cut"),
+    "an element beside no item": replaced(MULTIPLIED, " next", ""),
+    "an element beside two items": replaced(MULTIPLIED, "b0.0", "e0.0"),
+    "an element without a result": replaced(ADD, "commutes", "commutes next"),
     "an attribute": replaced(ADD, "flags commutes", "flags commutes __attribute__((constructor))"),
     "two spaces": replaced(ADD, "add a0.0", "add  a0.0"),
     "a tab": replaced(ADD, "add a0.0", "add\ta0.0"),

@@ -511,3 +511,33 @@ def test_functions_of_rows_of_floats(rng):
     expect_equal([states], [got[1]])
     gradient = jax.grad(lambda a, b: jnp.sum(mgpu.scan((a, b), affine)[1]), (0, 1))(*x)
     assert all(np.isfinite(leaf).all() for leaf in gradient)
+
+
+@pytest.mark.parametrize("width, n", [(1, 3000), (2, 60_000), (5, 9000), (33, 3000), (64, 8000), (300, 700)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_rows_in_many_tiles(rng, width, n, reverse):
+    """One kernel scans cotangents and multiplies them by the states before, of the next rows in its direction."""
+    problems, dtype = (2 if n < 5000 else 1), (jnp.bfloat16 if width in (5, 64) else jnp.float32)
+    factors, terms = rng.choice([-1, 1], (problems, n, width)), rng.integers(-1, 2, (problems, n, width))
+    terms *= rng.random(terms.shape) < 0.02  # bfloat16 holds integers up to 256
+    used = (np.arange(n) % 50 == 0)[:, None] & (rng.random((n, width)) < 0.5)
+    live = n - n // 4
+
+    def loss(factors, terms):
+        states = mgpu.scan((factors, terms), affine, reverse=reverse, count=live, emit=lambda state: state[1])
+        return jnp.sum(states * used.astype(dtype), dtype=jnp.float32)
+
+    given = jnp.asarray(factors, dtype), jnp.asarray(terms, dtype)
+    got = jax.jit(jax.vmap(jax.grad(loss, (0, 1))))(*given)
+    for problem in range(problems):
+        a, b, weights = (x[:live][:: -1 if reverse else 1] for x in (factors[problem], terms[problem], used))
+        signs = np.cumprod(a, 0)
+        states = signs * np.cumsum(signs * b, 0)
+        of_terms = signs * np.cumsum((signs * weights)[::-1], 0)[::-1]
+        of_factors = of_terms * np.concatenate([0 * states[:1], states[:-1]])
+        tolerance = 1e-6 if dtype == jnp.float32 else 3e-2
+        for leaf, want in zip(got, (of_factors, of_terms), strict=True):
+            values = np.asarray(leaf[problem], np.float32)
+            assert not values[live:].any()
+            values = values[:live][:: -1 if reverse else 1]
+            np.testing.assert_allclose(values, want, rtol=tolerance, atol=tolerance * np.abs(want).max())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu
-from jax_mgpu._src.functions import custom_operator
+from jax_mgpu._src.functions import custom_operator, recurrence
 from jax_mgpu._src.functions.emit import emit_order
 from tests import host_functions, test_emit
 from tests.jaxprs import kernel_calls
@@ -308,6 +308,8 @@ MAPPED = {
 
 def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Returns the source of a function's kernels."""
+    if name == "of a gradient":
+        return host_functions.cpp(recurrence._written(np.dtype(np.float32), True, True, True).data)
     if name in FUNCTIONS:
         item, function = FUNCTIONS[name]
         return host_functions.cpp(host_functions.operator(function, item).data)
@@ -339,7 +341,7 @@ def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not log, f"{header}:\n{log[:4000]}"
 
 
-@pytest.mark.parametrize("name", ["one that commutes", "of pairs", "with every kind of primitive"])
+@pytest.mark.parametrize("name", ["one that commutes", "of pairs", "with every kind of primitive", "of a gradient"])
 @pytest.mark.long
 def test_functions_of_rows_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (

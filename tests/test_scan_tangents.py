@@ -13,7 +13,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._src.core.compat import without_unused
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions import custom_operator
-from jax_mgpu._src.functions.recurrence import NEUTRAL, combined, recurrence
+from jax_mgpu._src.functions.recurrence import NEUTRAL, combined, recurrence, recurrence_of_products
 from tests import oracle
 
 N = 7
@@ -215,6 +215,39 @@ def test_recurrences_and_their_derivatives(shape, reverse, late, rng):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("live", [0, 1, 5, N])
+def test_recurrences_of_products_and_their_derivatives(live, reverse, rng):
+    primals, tangents = ([jnp.asarray(x, jnp.float32) for x in rng.uniform(-1, 1, (4, N, 3))] for _ in range(2))
+    ct = jnp.asarray(rng.uniform(-1, 1, (N, 3)), jnp.float32)
+
+    def ours(a, w, t, b):
+        return recurrence_of_products(a, w, t, b, jnp.array([live]), reverse=reverse)
+
+    def loop(a, w, t, b):
+        y, before = [jnp.zeros(3)] * N, None
+        for i in range(live)[:: -1 if reverse else 1]:
+            y[i] = b[i] if before is None else a[i] * y[before] + w[before] * t[i] + b[i]
+            before = i
+        return jnp.stack(y)
+
+    def close(got, want):
+        jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5), got, want)
+
+    def slopes(function):
+        """Returns the cotangents if only t and b move, as in a gradient, and if all operands do."""
+        of_terms = jax.vjp(lambda t, b: function(*primals[:2], t, b), *primals[2:])[1](ct)
+        return of_terms, jax.vjp(function, *primals)[1](ct)
+
+    def curvature(function):
+        by_reverse = jax.grad(lambda *x: (function(*x) ** 2 * ct).sum(), (0, 1, 2, 3))
+        return jax.jvp(by_reverse, primals, tangents)
+
+    close(jax.jvp(ours, primals, tangents), jax.jvp(loop, primals, tangents))
+    close(slopes(ours), slopes(loop))
+    close(curvature(ours), curvature(loop))
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_states_of_the_kernel_combine_in_any_order(late, rng):
     """Neutral states may lie anywhere but after the item whose result is taken."""
@@ -302,7 +335,10 @@ def test_unused_results_are_not_computed(rng):
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.parametrize("shape", [(N,), (N, 16), (4, N, 16)], ids=["vector", "rows", "batch"])
 def test_gradient_by_emit_is_two_scans(shape):
-    """The first writes the used leaf; the second reads the items in place."""
+    """The first writes the used leaf; the second reads the items in place.
+
+    Of rows, the second also multiplies by the states before, so its results are the gradient.
+    """
 
     def used(a, b):
         return jnp.sum(jnp.square(mgpu.scan((a, b), lambda a, b: affine(jnp, a, b), emit=lambda state: state[1])))
@@ -311,6 +347,8 @@ def test_gradient_by_emit_is_two_scans(shape):
     x = jax.ShapeDtypeStruct(shape, np.float32)
     text = jax.jit(jax.grad(mapped, (0, 1))).trace(x, x).lower(lowering_platforms=("cuda",)).as_text()
     calls = [line for line in text.splitlines() if "custom_call @jax_mgpu" in line]
-    assert [line.count("results = 1 ") for line in calls] == [1, 1]
+    of_rows = len(shape) > 1
+    assert [re.findall(r"results = (\d)", line) for line in calls] == [["1"], ["2" if of_rows else "1"]]
     assert all("(%arg0, " in line for line in calls)
     assert not re.search("transpose|gather|while|concatenate", text)
+    assert not of_rows or re.search(r"return (%\w+)#1, \1#0 ", text)

@@ -2,7 +2,7 @@
 // combined items (Item), and of results (Result). It has combine(a, b), and dead(), the result for an item past the
 // count. If kHasNeutral, it has neutral(), which changes no bit of the other state; otherwise it has nothing(), the
 // result over no items. If kLoads, load(element, position) makes an item from an element. If kFinishes, finish(item)
-// makes a result from an item.
+// makes a result from an item; if kTakesNext, it is finish(item, element).
 #pragma once
 
 #include "algorithm/operators.h"
@@ -18,6 +18,7 @@ struct OperatorOfFunction {
   static constexpr bool kCommutes = Function::kCommutes;
   static constexpr bool kReverse = Function::kReverse;
   static constexpr bool kExclusive = Function::kExclusive;
+  static constexpr bool kTakesNext = Function::kTakesNext;
 
   Captures captures;
   int64_t length;
@@ -32,7 +33,9 @@ struct OperatorOfFunction {
     }
   }
   MGPU_HOST_DEVICE Result finished(const typename Function::Item& item) const {
-    if constexpr (Function::kFinishes) {
+    if constexpr (kTakesNext) {
+      return dead();  // no kernel that runs such a function calls this
+    } else if constexpr (Function::kFinishes) {
       return function().finish(item);
     } else {
       return item;
@@ -53,6 +56,9 @@ struct NeutralOperator : OperatorOfFunction<Function> {
   }
   MGPU_HOST_DEVICE State combine(const State& a, const State& b) const { return this->function().combine(a, b); }
   MGPU_HOST_DEVICE Result finish(const State& state, int64_t /*row_begin*/) const { return this->finished(state); }
+  MGPU_HOST_DEVICE Result finish_with(const State& state, const Element& element) const {
+    return this->function().finish(state, element);
+  }
 };
 
 // The operator of a function without a neutral item: a state is an item or nothing.

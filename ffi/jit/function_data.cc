@@ -158,13 +158,13 @@ struct Member {
 };
 
 constexpr Member kMembers[] = {
-    {"combine", "ab", &FunctionData::item, &FunctionData::item, "Item combine(const Item& a, const Item& b) const"},
-    {"dead", "", nullptr, &FunctionData::result, "Result dead() const"},
-    {"neutral", "", nullptr, &FunctionData::item, "Item neutral() const"},
-    {"nothing", "", nullptr, &FunctionData::result, "Result nothing() const"},
-    {"load", "x", &FunctionData::element, &FunctionData::item, "Item load(const Element& x, int64_t position) const"},
-    {"finish", "x", &FunctionData::item, &FunctionData::result, "Result finish(const Item& x) const"},
-    {"less", "ab", &FunctionData::item, nullptr, "bool less(const Item& a, const Item& b) const"},
+    {"combine", "ab", &FunctionData::item, &FunctionData::item, "Item combine(const Item& a, const Item& b"},
+    {"dead", "", nullptr, &FunctionData::result, "Result dead("},
+    {"neutral", "", nullptr, &FunctionData::item, "Item neutral("},
+    {"nothing", "", nullptr, &FunctionData::result, "Result nothing("},
+    {"load", "x", &FunctionData::element, &FunctionData::item, "Item load(const Element& x, int64_t position"},
+    {"finish", "x", &FunctionData::item, &FunctionData::result, "Result finish(const Item& x"},
+    {"less", "ab", &FunctionData::item, nullptr, "bool less(const Item& a, const Item& b"},
 };
 
 // A part of an expression that needs no parentheses.
@@ -246,9 +246,11 @@ class Reader {
   // aL.E: element E of leaf L of the item `a`.
   Term scalar(std::string_view word) const {
     const size_t dot = std::min(word.find('.'), word.size());
-    expect(!word.empty() && member_->arguments.find(word[0]) != std::string_view::npos && dot < word.size(),
+    const bool of_element = word.starts_with('e') && takes_element();
+    expect(!word.empty() && (of_element || member_->arguments.find(word[0]) != std::string_view::npos) &&
+               dot < word.size(),
            "an operand");
-    const Layout& layout = function_.*member_->taken;
+    const Layout& layout = of_element ? function_.element : function_.*member_->taken;
     const int64_t leaf = number(word.substr(1, dot - 1)), element = number(word.substr(dot + 1));
     expect(leaf < static_cast<int64_t>(layout.size()) && element < layout[leaf].elements, "a scalar of the item");
     const Type& type = type_of(layout[leaf].dtype);
@@ -256,6 +258,9 @@ class Reader {
         loaded_text(type, std::string(1, word[0]) + ".f" + std::to_string(leaf) + "[" + std::to_string(element) + "]"),
         &type};
   }
+
+  // Whether the function being read is a `finish` that takes the element beside the item.
+  bool takes_element() const { return member_->name == "finish" && function_.takes_next; }
 
   Value& value(std::string_view word) {
     expect(word.starts_with('v'), "a value");
@@ -317,6 +322,7 @@ class Reader {
       bool* const to = flag == "commutes"    ? &commutes_
                        : flag == "reverse"   ? &function_.reverse
                        : flag == "exclusive" ? &function_.exclusive
+                       : flag == "next"      ? &function_.takes_next
                                              : nullptr;
       expect(to && !*to, "known flags, each once");
       *to = true;
@@ -347,7 +353,8 @@ class Reader {
       expect(mark == "called" || mark == "branches", "called or branches");
       (mark == "called" ? is_called : branches_) = true;
     }
-    text_ += std::string("  ") + (is_called ? "MGPU_CALLED " : "MGPU_HOST_DEVICE ") + member_->signature + " {\n";
+    text_ += std::string("  ") + (is_called ? "MGPU_CALLED " : "MGPU_HOST_DEVICE ") + member_->signature +
+             (takes_element() ? ", const Element& e) const {\n" : ") const {\n");
     values_.clear();
   }
 
@@ -386,6 +393,7 @@ class Reader {
     expect(has("element") == has("load") && has("position") == has("load"),
            "element and position with the function load");
     expect(has("result") == has("finish"), "result with the function finish");
+    expect(!function_.takes_next || (has("neutral") && has("finish")), "the functions neutral and finish with next");
     function_.has_neutral = has("neutral");
   }
 
@@ -592,6 +600,7 @@ FunctionData::FunctionData(std::string_view data) {
     flag("Finishes", reader.has("finish"));
     flag("Reverse", reverse);
     flag("Exclusive", exclusive);
+    flag("TakesNext", takes_next);
     flags += "  MGPU_HOST_DEVICE static Item zero() { return Item{}; }\n";
   }
   source += "struct Function {\n" + names + "  mgpu::Captures captures;\n" + flags + reader.members() + "};\n";

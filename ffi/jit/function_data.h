@@ -18,7 +18,9 @@ namespace mgpu {
 //   element TYPE COUNT ...                 the leaves of elements in memory, if `load` makes items from them
 //   result TYPE COUNT ...                  the leaves of results, if `finish` makes results from items
 //   position TYPE                          the type of the positions that `load` takes
-//   flags [commutes] [reverse] [exclusive] whether combine commutes, and the direction and kind of a scan
+//   flags [commutes] [reverse] [exclusive] [next]
+//                                          whether combine commutes; the direction and kind of a scan; and, for
+//                                          rows, whether leaves of the next row are read (see below)
 //   function NAME [called] [branches]      begins combine, dead, neutral or nothing, load, finish; or less, of an order
 //   give OPERAND ...                       ends it, with an operand for each scalar that it returns
 //
@@ -41,6 +43,9 @@ namespace mgpu {
 // nearest_place and is_place (an operand and a number of places); or load CAPTURE OFFSET [PLACE STRIDE] ..., which
 // reads the element of a captured array at OFFSET plus each PLACE times its STRIDE. A PLACE is a value that
 // nearest_place gave.
+//
+// With `next`, which only scans of rows take, the last leaf of an element is that of the next row in the direction of
+// the scan, and 0 after the last row. There, `finish` also takes the element of its row, with the scalars eL.E.
 struct FunctionData {
   struct Leaf {
     DType dtype;
@@ -58,7 +63,7 @@ struct FunctionData {
 
   bool is_order = false;
   Layout item, element, result;
-  bool reverse = false, exclusive = false;
+  bool reverse = false, exclusive = false, takes_next = false;
   bool has_neutral = false;
   std::vector<Capture> captures;
   std::string source;  // the C++ code of `struct Function`

@@ -90,7 +90,9 @@ void scan_rows_by_function(const Call& call, const ScanFunctionOperands& operand
   const RowScanScratch scratch = operands.row_layout(workspace);
   const RowScanTiling tiling = operands.tiling();
   auto task = make_task<AnyOperator>(tiling, segments, operands.state_bytes, scratch);
-  set_copies(task, tiling, operands.aligned, operands.aligned);
+  // A row and the next one are copied by the same vectors only if rows are whole vectors.
+  const bool aligned = operands.aligned && (!operands.takes_next || tiling.width % tiling.vector() == 0);
+  set_copies(task, tiling, aligned, aligned);
   task.x = operands.sources();
   task.exclusive = operands.exclusive;
   task.reverse = operands.reverse;

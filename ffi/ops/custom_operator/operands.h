@@ -56,6 +56,7 @@ struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;
   bool segmented;
+  bool takes_next = false;  // whether the last leaf is that of the next row
   std::vector<void*> result;
   std::vector<void*> totals;  // empty if not asked for
 

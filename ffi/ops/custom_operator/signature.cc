@@ -111,6 +111,8 @@ ScanFunctionOperands::ScanFunctionOperands(const Call& call)
   if (call.function) {
     call.expect(exclusive == call.function->exclusive && reverse == call.function->reverse,
                 "exclusive and reverse: expected those of the function");
+    takes_next = call.function->takes_next;
+    call.expect(!takes_next || (of_rows() && !segmented), "next: expected a scan of rows without heads");
   }
   for (const void* data : result) aligned = aligned && reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }

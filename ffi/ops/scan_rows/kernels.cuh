@@ -57,6 +57,16 @@ __device__ __forceinline__ void* leaf_array(const ResultVector<Operator>& result
     return results.data;
   }
 }
+// Whether the last leaf of an element is that of the next row of the scan, and results depend on elements
+// (jit/function_data.h).
+template <typename Operator>
+constexpr bool takes_next() {
+  if constexpr (requires { Operator::kTakesNext; }) {
+    return Operator::kTakesNext;
+  } else {
+    return false;
+  }
+}
 template <int kLeaf, typename Result>
 __device__ __forceinline__ const void* leaf_of(const Result& result) {
   if constexpr (IsItem<Result>) {
@@ -231,13 +241,28 @@ struct TileScan {
   template <int kCount>
   using Word = std::conditional_t<kCount == 1, Leaf, uint4>;
 
+  // The places of the tile's live elements whose rows have a next row in the scan.
+  __device__ __forceinline__ Range<int> places_with_next() const {
+    const Tile& tile = shared.tile;
+    const int end = tile.live * task.columns;
+    if (task.reverse) return {tile.first_row == 0 ? task.columns : 0, end};
+    return {0, tile.first_row + tile.size >= task.segments.live(tile.problem) ? end - task.columns : end};
+  }
+
   __device__ __forceinline__ void load() const {
     for_each_leaf_of<Element>([&]<int kLeaf>() {
+      constexpr bool kOfNext = takes_next<Operator>() && kLeaf == kLeaves - 1;
       Leaf* const to = plane<kLeaf>();
-      const auto* const from = static_cast<const Leaf*>(leaf_at<kLeaf>(task.x, shared.tile.origin));
+      const int64_t to_next = kOfNext ? task.reverse ? -task.width : task.width : 0;
+      const auto* const from = static_cast<const Leaf*>(leaf_at<kLeaf>(task.x, shared.tile.origin + to_next));
+      const Range<int> copied = kOfNext ? places_with_next() : Range<int>{};
       for_each_copy(shared.tile.live, [&]<int kCount>(int place, int64_t offset) {
         using Word = Word<kCount>;
-        copy_async(reinterpret_cast<Word*>(to + place), reinterpret_cast<const Word*>(from + offset));
+        if (kOfNext && (place < copied.begin || place >= copied.end)) {
+          *reinterpret_cast<Word*>(to + place) = Word{};
+        } else {
+          copy_async(reinterpret_cast<Word*>(to + place), reinterpret_cast<const Word*>(from + offset));
+        }
       });
     });
     if constexpr (kSegmented) {
@@ -442,7 +467,12 @@ struct TileScan {
       const State next = op.extract(element, first_row + row);
       const State before = choose(restarts, op.identity(), state);
       state = choose(restarts, next, op.combine(state, next));
-      put(row, op.finish(choose(task.exclusive, before, state), 0));
+      const State given = choose(task.exclusive, before, state);
+      if constexpr (takes_next<Operator>()) {
+        put(row, op.finish_with(given, element));
+      } else {
+        put(row, op.finish(given, 0));
+      }
     });
     if (!takes_rows()) return;
     for (int row = shared.tile.live + group; row < shared.tile.size; row += task.groups) put(row, op.dead());

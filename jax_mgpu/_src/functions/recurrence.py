@@ -11,7 +11,7 @@ Arrays are `[n]`, or `[n, width]` with a recurrence per column.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ import numpy as np
 
 from jax_mgpu._src.arguments.annotations import DTypeLike, Operands, Tangents
 from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_starts
-from jax_mgpu._src.core.compat import free_of_explicit_axes, is_sharded
-from jax_mgpu._src.core.operation import Operation
+from jax_mgpu._src.core.compat import ad, free_of_explicit_axes, is_sharded, is_zero
+from jax_mgpu._src.core.operation import ABSENT, Operation
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.blocked_scan import select
 from jax_mgpu._src.functions.compiled_operation import CompiledOperation, WrittenOperator
@@ -55,6 +55,16 @@ def edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array
     return alone | (jnp.arange(n, dtype=live.dtype) >= live - int(reverse))
 
 
+def recurrence_of_products(
+    a: jax.Array, w: jax.Array, t: jax.Array, b: jax.Array, count: jax.Array, *, reverse: int
+) -> jax.Array:
+    """Returns y[i] = a[i] y[i - 1] + w[i - 1] t[i] + b[i] of rows, or with i + 1; w is 0 before the first row.
+
+    The cotangents of t and b are those of one recurrence: y[i] w[i - 1] and y[i].
+    """
+    return _of_products(a=a, w=w, t=t, b=b, count=count, reverse=reverse)[0]
+
+
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
     """Returns products of weights and tangents, where 0 times any weight is 0.
 
@@ -64,23 +74,31 @@ def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 class _Recurrence(CompiledOperation):
-    """A recurrence of arrays of one rank, by the kernel that scans by a function."""
+    """A recurrence of arrays of one rank, by the kernel that scans by a function.
 
-    def __init__(self, rank: int):
+    If it is `multiplied`, it has one more operand w, and one more result: each y times w of the next item of the scan.
+    """
+
+    def __init__(self, rank: int, multiplied: bool = False):
+        leaves = ("a", "b", "w") if multiplied else ("a", "b")
+        self.multiplied = multiplied
         super().__init__(
             "scan_by_function",
             "derivatives of scans",
-            2,
+            len(leaves),
             0,
-            operands={"a": rank, "b": rank, "heads": 1, "count": 1},
-            results=("y",),
+            operands={**dict.fromkeys(leaves, rank), "heads": 1, "count": 1},
+            results=("y", "products") if multiplied else ("y",),
             attributes={"reverse": bool, "late": bool},
-            shapes=lambda b: [b],
-            fallback=_fallback,
-            streamed=("a", "b"),
+            shapes=lambda b: [b, b] if multiplied else [b],
+            fallback=_multiplied if multiplied else _fallback,
+            streamed=leaves,
         )
-        self.def_jvp(self._jvp)
-        self.def_transpose("b", _transpose)
+        if multiplied:
+            self.def_jvp(functools.partial(jvp_by, self, _multiplied))
+        else:
+            self.def_jvp(self._jvp)
+            self.def_transpose("b", _transpose)
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""
@@ -95,12 +113,12 @@ class _Recurrence(CompiledOperation):
         reverse = attributes["reverse"]
         width = leaves[0].shape[-1] if self.ranks[0] > 1 else 0
         own = {"width": width, "exclusive": 0, "reverse": reverse, "total": 0}
-        written = _written(np.dtype(leaves[0].dtype), bool(reverse), bool(attributes["late"]))
+        written = _written(np.dtype(leaves[0].dtype), bool(reverse), bool(attributes["late"]), self.multiplied)
         return written.call_attributes(leaves, heads.size > 0, 0, self._batch_rank(operands), own)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
         """Returns a batch of adjacent columns as a recurrence of rows, read in place."""
-        a, b, heads, count = operands
+        a, b, *_, heads, count = operands
         is_of_columns = self.ranks[0] == 1 and tuple(axes) == (1, 1, None, None) and a.ndim == b.ndim == 2
         if is_of_columns and not is_sharded(a) and not is_sharded(b):
             return [recurrence(a, b, heads, count, **attributes)], [1]
@@ -147,6 +165,79 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int, l
     return recurrence(*given, reverse=not reverse, late=not late)
 
 
+def _multiplied(
+    a: jax.Array, b: jax.Array, w: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int, late: int
+) -> Sequence[jax.Array]:
+    y = recurrence(a, b, heads, count, reverse=reverse, late=late)
+    return [y, y * neighbours(w, heads, count, reverse=not reverse)]
+
+
+def jvp_by(
+    operation: Operation,
+    function: Callable[..., Sequence[jax.Array]],
+    primals: Operands,
+    tangents: Tangents,
+    **attributes: Any,
+) -> tuple[Any, Any]:
+    """Returns the results of an operation, and their tangents as those of a function that computes the same."""
+    given, directions = list(primals), list(tangents)
+    live = [i for i, tangent in enumerate(directions) if tangent is not None]
+
+    def run(*values: jax.Array) -> Sequence[jax.Array]:
+        operands = list(given)
+        for i, value in zip(live, values, strict=True):
+            operands[i] = value
+        return function(*operands, **attributes)
+
+    moved = jax.jvp(run, [given[i] for i in live], [directions[i] for i in live])[1]
+    return operation.run(primals, **attributes), moved
+
+
+class _RecurrenceOfProducts(Operation):
+    """A recurrence whose terms are products and sums. Only its transpose has a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "recurrence_of_products",
+            operands={"a": 2, "w": 2, "t": 2, "b": 2, "count": 1},
+            results=("y",),
+            attributes={"reverse": bool},
+            shapes=lambda b: [b],
+            fallback=_products,
+            only="",
+        )
+        self.def_jvp(functools.partial(jvp_by, self, _products))
+        self.def_transpose("t", _transpose_to_t)
+        self.def_transpose("b", _transpose_to_b)
+
+    def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: Any) -> list[Any]:
+        a, w, t, b, count = operands
+        of_one_batch = a.ndim == w.ndim == getattr(t, "aval", t).ndim == getattr(b, "aval", b).ndim
+        are_linear = ad.is_undefined_primal(t) and ad.is_undefined_primal(b)
+        if not (of_one_batch and are_linear) or is_zero(cotangents[0]):
+            return super()._transpose(cotangents, *operands, **attributes)
+        back = {"reverse": not attributes["reverse"], "late": True}
+        y, products = _recurrence(2, True).run([a, cotangents[0], w, ABSENT, count], **back)
+        return [None, None, products, y, None]
+
+
+def _products(
+    a: jax.Array, w: jax.Array, t: jax.Array, b: jax.Array, count: jax.Array, *, reverse: int
+) -> Sequence[jax.Array]:
+    alone = edges(a.shape[0], ABSENT, count, reverse)
+    products = select(alone, jnp.zeros_like(b), (shifted(w, -1 if reverse else 1) * t).astype(b.dtype))
+    return [recurrence(a, products + b, ABSENT, count, reverse=reverse)]
+
+
+def _transpose_to_b(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
+    return recurrence(operands.a, cotangents[0], ABSENT, operands.count, reverse=not reverse, late=True)
+
+
+def _transpose_to_t(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
+    before = neighbours(operands.w, ABSENT, operands.count, reverse=reverse)
+    return before * _transpose_to_b(cotangents, operands, reverse=reverse)
+
+
 NEUTRAL = 1, 0, 1  # as a state of a late recurrence
 
 
@@ -165,27 +256,36 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 @functools.cache
-def _written(dtype: DTypeLike, reverse: bool, late: bool) -> WrittenOperator:
+def _written(dtype: DTypeLike, reverse: bool, late: bool, multiplied: bool) -> WrittenOperator:
     number = jax.ShapeDtypeStruct((), dtype)
     part = jax.ShapeDtypeStruct((), accumulator_dtype(dtype))
     parts = [part] * (2 + late)
+    leaves = [number] * (2 + multiplied)
 
-    def load(a: jax.Array, b: jax.Array, position: jax.Array) -> Sequence[jax.Array]:
-        del position
+    def load(a: jax.Array, b: jax.Array, *others: jax.Array) -> Sequence[jax.Array]:
+        del others  # w, and the position
         a, b = a.astype(part.dtype), b.astype(part.dtype)
         return (jnp.ones_like(a), b, a) if late else (a, b)
 
+    def results(*given: jax.Array) -> Sequence[jax.Array]:
+        y, w = given[1], given[-1]
+        return [y.astype(dtype), (y * w.astype(y.dtype)).astype(dtype)] if multiplied else [y.astype(dtype)]
+
     with free_of_explicit_axes():
         position = jax.ShapeDtypeStruct((), jnp.int32)
-        items = Stage((jax.make_jaxpr(load)(number, number, position),), (number, number))
-        finish = Stage((jax.make_jaxpr(lambda *state: [state[1].astype(dtype)])(*parts),), (number,))
+        items = Stage((jax.make_jaxpr(load)(*leaves, position),), tuple(leaves))
+        closed = jax.make_jaxpr(results)(*parts, *(leaves if multiplied else ()))
+        finish = Stage((closed,), tuple(leaves[1:]))
         closed = jax.make_jaxpr(lambda *pair: combined(pair[: len(parts)], pair[len(parts) :]))(*parts, *parts)
     neutral = NEUTRAL[: len(parts)]
-    written = emit_operator(closed, parts, neutral=neutral, load=items, finish=finish, reverse=reverse)
-    return WrittenOperator(written.data, written.element, (number,), written.largest_bytes, written.state_bytes)
+    written = emit_operator(
+        closed, parts, neutral=neutral, load=items, finish=finish, reverse=reverse, takes_next=multiplied
+    )
+    return WrittenOperator(written.data, written.element, finish.avals, written.largest_bytes, written.state_bytes)
 
 
 _recurrence = functools.cache(_Recurrence)
+_of_products = _RecurrenceOfProducts()
 
 
 @functools.cache

@@ -35,7 +35,7 @@ from jax_mgpu._src.core.compat import (
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY
 from jax_mgpu._src.functions.blocked_scan import or_ones, select
 from jax_mgpu._src.functions.operators import Kind
-from jax_mgpu._src.functions.recurrence import edges, neighbours, recurrence
+from jax_mgpu._src.functions.recurrence import edges, neighbours, recurrence, recurrence_of_products
 from jax_mgpu._src.keys.bits import shifted
 
 CALLS = "jit", "pjit"
@@ -58,6 +58,10 @@ class Partials:
     known: Mapping[tuple[int, int], Any]
     computed: tuple[tuple[int, int], ...]
     closed: ClosedJaxpr
+
+    def is_recurrence(self, i: int) -> bool:
+        """Whether a leaf depends on itself in the earlier state, other than as a sum."""
+        return (i, i) in self.computed or self.known.get((i, i), ONE) is not ONE
 
     def values(self, consts: Sequence[Any], arguments: Sequence[jax.Array]) -> dict[tuple[int, int], Any]:
         """Returns the partial derivatives for arrays of arguments."""
@@ -203,7 +207,9 @@ def scan_tangents(
     factor = {i: arguments[j] for (i, k), j in partials.known.items() if k == i and j != ONE and j >= width}
     tangents: list[jax.Array | None] = [None] * width
     for i in partials.order:
-        parts = _terms(i, partial, dx, alone)
+        product = None if heads.size or exclusive else _product_term(i, partials, results, dx)
+        others = [None if product and j == product[1] else tangent for j, tangent in enumerate(dx)]
+        parts = _terms(i, partial, others, alone)
         for j in partials.order:
             dy = tangents[j]
             if j != i and (i, j) in partial and dy is not None:
@@ -211,6 +217,11 @@ def scan_tangents(
         if not parts:
             continue
         term = functools.reduce(operator.add, parts)
+        if product:
+            of, j = product
+            given = factor.get(i, partial[i, i]), results[of], dx[j], term, count
+            tangents[i] = recurrence_of_products(*given, reverse=reverse)
+            continue
         if (i, i) not in partial:
             tangents[i] = select(live_mask(n, count), term, jnp.zeros_like(term)) if count.size else term
         elif partial[i, i] is ONE:
@@ -223,6 +234,25 @@ def scan_tangents(
     live = live_items(n, count)
     last = jnp.where(live > 0, 0, -1) if reverse else live - 1
     return [*scanned, *(None if dy is None else take_or_fill(dy, last, unique=True) for dy in tangents)]
+
+
+def _product_term(
+    i: int, partials: Partials, results: Sequence[jax.Array], dx: Sequence[jax.Array | None]
+) -> tuple[int, int] | None:
+    """Returns a leaf of the earlier state that multiplies the tangent of a leaf of the item, and that leaf.
+
+    Returns None unless the tangent of leaf i is a recurrence of rows with such a term, and has another term.
+    """
+    width, own = len(dx), dx[i]
+    if own is None or own.ndim != 2 or not partials.is_recurrence(i):
+        return None
+    for j, tangent in enumerate(dx):
+        of = partials.known.get((i, width + j), ONE)
+        if j == i or tangent is None or of is ONE or of >= width:
+            continue
+        if results[of].dtype == tangent.dtype == own.dtype:
+            return of, j
+    return None
 
 
 def _terms(

@@ -67,6 +67,7 @@ def emit_operator(
     *,
     reverse: bool = False,
     exclusive: bool = False,
+    takes_next: bool = False,
     commutes: bool = False,
     neutral: Sequence[Any] | None = None,
     dead: int = 0,
@@ -81,6 +82,8 @@ def emit_operator(
       nothing: the result over no items, if it can occur.
       reverse: whether a scan goes from the end.
       exclusive: whether a scan leaves out the position's own item.
+      takes_next: whether, in a scan of rows, `finish` also takes the leaves of an item in memory, of which the last one
+        is that of the next row of the scan.
       commutes: a promise that the operator commutes.
       neutral: a state that changes nothing, if known.
       dead: the result for an item past the count.
@@ -101,7 +104,7 @@ def emit_operator(
     known = emitted.neutral if nothing is None else None
     has_neutral = neutral is not None or known is not None
     commutes = commutes or emitted.neutral is not None
-    flags = {"commutes": commutes, "reverse": reverse, "exclusive": exclusive}
+    flags = {"commutes": commutes, "reverse": reverse, "exclusive": exclusive, "next": takes_next}
     text = [item.line("item")]
     if load is not None:
         text += [element.line("element"), f"position {scalar_type(load.closed[0].in_avals[-1].dtype)}"]
@@ -125,7 +128,8 @@ def emit_operator(
         made = emit_stages(load.closed, element.names("x"), [position], capture)
         text += function_lines("load", made.body, made.results, made.is_large)
     if finish is not None:
-        made = emit_stages(finish.closed, item.names("x"), [], capture)
+        beside = element.names("e") if takes_next else []
+        made = emit_stages(finish.closed, item.names("x") + beside, [], capture)
         text += function_lines("finish", made.body, made.results)
     return OperatorData("\n".join(text), item, element, tuple(capture.arrays), commutes, has_neutral)
 
