@@ -390,11 +390,12 @@ __device__ __forceinline__ Item load_once(const Item* from) {
   return std::bit_cast<Item>(__ldcs(reinterpret_cast<const Word*>(from)));
 }
 
-// How the items of a tile find their rows of x, in two steps. `find` loads an item's index, or gives -1 if the item is
-// dropped. `row` computes the number of the row from it.
+// How the items of a tile find their rows of x. `load` loads an item's index, `holds` says whether there is a row of
+// this index, and `row` computes the row's number from it. A thread makes several loads before it uses the first.
 struct NeighbourRows {
   int64_t first;
-  __device__ __forceinline__ int find(int i) const { return i; }
+  __device__ __forceinline__ int load(int i) const { return i; }
+  __device__ __forceinline__ bool holds(int) const { return true; }
   __device__ __forceinline__ int64_t row(int i, int) const { return first + i; }
 };
 
@@ -408,10 +409,8 @@ struct ListedRows {
       : indices(static_cast<const Index*>(sources.indices.data) + first_item),
         count(sources.count),
         problems(first_item, sources.problems, sources.length) {}
-  __device__ __forceinline__ Index find(int i) const {
-    const Index index = load_once(indices + i);
-    return index >= 0 && index < count ? index : Index{-1};
-  }
+  __device__ __forceinline__ Index load(int i) const { return load_once(indices + i); }
+  __device__ __forceinline__ bool holds(Index index) const { return index >= 0 && index < count; }
   __device__ __forceinline__ int64_t row(int i, Index index) const {
     return (problems.first + problems.after_first(i)) * count + index;
   }
@@ -508,24 +507,39 @@ __device__ __forceinline__ void walk_rows(Walk<kVector, Operator>& walk, int64_t
 template <Weights kWeights, typename Operator>
 __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reduction, const Operator& op,
                                           const TileUnits& tile, const TileLists<typename Operator::State>& lists) {
-  if (!reduction.sources.indices.data) {
-    for (int i = threadIdx.x; i < tile.items; i += kThreads) lists.rows[i] = static_cast<uint32_t>(i);
-  } else {
-    with_rows(reduction.sources, tile.first_item, [&](const auto& rows) {
-#pragma unroll 4
-      for (int i = threadIdx.x; i < tile.items; i += kThreads) {
-        const auto found = rows.find(i);
-        const int64_t row = found < 0 ? RowSources::kNone : rows.row(i, found);
+  using Element = typename Operator::Element;
+  [[maybe_unused]] const Element* const weights_of = reduction.weights + tile.first_item;
+  const auto list = [&](const auto& rows) {
+    using Index = decltype(rows.load(0));
+    constexpr int kAtOnce = 32 / sizeof(Index);
+#pragma unroll 1
+    for (int first = threadIdx.x; first < tile.items; first += kAtOnce * kThreads) {
+      // All loads come before the first store. The compiler would not move a load up over a store, because it does not
+      // know that they access different memory, so each load would wait for the one before it.
+      Index indices[kAtOnce];
+      [[maybe_unused]] Element weights[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = first + k * kThreads;
+        if (i >= tile.items) continue;
+        indices[k] = rows.load(i);
+        if constexpr (kWeights == Weights::kOne) weights[k] = load_once(weights_of + i);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = first + k * kThreads;
+        if (i >= tile.items) break;
+        const int64_t row = rows.holds(indices[k]) ? rows.row(i, indices[k]) : RowSources::kNone;
         lists.rows[i] = static_cast<uint32_t>(row);
         if (lists.high) lists.high[i] = static_cast<uint32_t>(row >> 32);
+        if constexpr (kWeights == Weights::kOne) lists.weights[i] = op.extract(weights[k], 0);
       }
-    });
-  }
-  if constexpr (kWeights == Weights::kOne) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < tile.items; i += kThreads) {
-      lists.weights[i] = op.extract(load_once(reduction.weights + tile.first_item + i), 0);
     }
+  };
+  if (reduction.sources.indices.data) {
+    with_rows(reduction.sources, tile.first_item, list);
+  } else {
+    list(NeighbourRows{0});
   }
 }
 
@@ -585,7 +599,7 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
   using State = typename Operator::State;
   using Row = Neighbours<Element, kStates>;
   constexpr bool kGroups = kWeights == Weights::kGroups;
-  using Found = decltype(rows.find(0));
+  using Index = decltype(rows.load(0));
   constexpr int kRows = kGroups || sizeof(Row) == 16 ? 2 : 4;
   const int64_t width = kStates == 1 ? 1 : reduction.sources.width;
   const LaneWeights<kStates, Operator> lane_weights(reduction, columns);
@@ -594,13 +608,14 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
   for (int first = threadIdx.x; first < tile.items; first += kRows * kThreads) {
     Row items[kRows], group_weights[kRows];
     Element weights[kRows];
-    Found found[kRows];
+    Index indices[kRows];  // -1 if the item is dropped
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int item = first + i * kThreads;
-      found[i] = -1;
+      indices[i] = -1;
       if (item >= tile.items) continue;
-      found[i] = rows.find(item);
+      const Index index = rows.load(item);
+      indices[i] = rows.holds(index) ? index : Index{-1};
       if constexpr (kGroups) {
         group_weights[i] = lane_weights.load(weights_of + item * int64_t{reduction.groups});
       } else if constexpr (kWeights == Weights::kOne) {
@@ -609,8 +624,8 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (found[i] < 0) continue;
-      const Element* const from = reduction.x + rows.row(first + i * kThreads, found[i]) * width;
+      if (indices[i] < 0) continue;
+      const Element* const from = reduction.x + rows.row(first + i * kThreads, indices[i]) * width;
       items[i] = Row::load(from, columns.count, columns.part);
     }
 #pragma unroll
@@ -620,8 +635,8 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
       State states[kStates];
 #pragma unroll
       for (State& state : states) state = op.identity();
-      if (found[i] >= 0) {
-        const int64_t position = Operator::kGivesIndex ? rows.row(item, found[i]) : 0;
+      if (indices[i] >= 0) {
+        const int64_t position = Operator::kGivesIndex ? rows.row(item, indices[i]) : 0;
         Element elements[kStates], factors[kStates];
         items[i].unpack(elements);
         if constexpr (kGroups) group_weights[i].unpack(factors);
