@@ -27,6 +27,11 @@ def _half_match(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return a, jax.random.permutation(random_key(rng), n).astype(jnp.int32) + n // 2
 
 
+def _pairs(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Splits each key into two, in the same order."""
+    return keys // 1000, keys % 1000
+
+
 def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     """Makes at most 10^6 distinct keys, and two columns."""
     n = size_at(scale)
@@ -74,24 +79,29 @@ CASES = [
         max_ms=4.5,
         target_ms=3.0,
     ),
-    Case(
-        family="tables",
-        name="group_by of 2^26 keys of 10^6 values, add and max",
-        inputs=_groups,
-        ours=lambda keys, x, y: mgpu.group_by(keys, (x, y), ("add", "max"), size=min(GROUPS, keys.size)),
-        peers={
-            "XLA segments": lambda keys, x, y: (
-                jnp.arange(min(GROUPS, keys.size), dtype=jnp.int32),
-                (
-                    jax.ops.segment_sum(x, keys, min(GROUPS, keys.size)),
-                    jax.ops.segment_max(y, keys, min(GROUPS, keys.size)),
-                ),
-                jnp.int32(min(GROUPS, keys.size)),
-            )
-        },
-        bytes=array_bytes,
-        agree=agree_counted,
-        max_ms=3.0,
+    *(
+        Case(
+            family="tables",
+            name=f"group_by of 2^26 {keys} of 10^6 values, add and max",
+            inputs=_groups,
+            ours=lambda keys, x, y, split=split: mgpu.group_by(
+                split(keys), (x, y), ("add", "max"), size=min(GROUPS, keys.size)
+            ),
+            peers={
+                "XLA segments": lambda keys, x, y, split=split: (
+                    split(jnp.arange(min(GROUPS, keys.size), dtype=jnp.int32)),
+                    (
+                        jax.ops.segment_sum(x, keys, min(GROUPS, keys.size)),
+                        jax.ops.segment_max(y, keys, min(GROUPS, keys.size)),
+                    ),
+                    jnp.int32(min(GROUPS, keys.size)),
+                )
+            },
+            bytes=array_bytes,
+            agree=agree_counted,
+            max_ms=max_ms,
+        )
+        for keys, split, max_ms in (("keys", lambda keys: keys, 1.6), ("pairs of keys", _pairs, 2.0))
     ),
     *(
         Case(
