@@ -28,9 +28,10 @@ def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) 
 
 
 def _pulled(function: Any, x: Any, cotangent: Any) -> Any:
-    y = function(x)
-    # Within shard_map, both vary over the axes of y: if x did not vary, its gradient would be a sum.
-    return jax.vjp(function, vary_as(x, y))[1](vary_as(cotangent, y))[0]
+    # Within shard_map, all vary over the same axes: if x did not vary, its gradient would be a sum.
+    x = vary_as(x, function(x), cotangent)
+    y, pull = jax.vjp(function, x)
+    return pull(vary_as(cotangent, y))[0]
 
 
 def repeated(shape: Shape) -> Call:
@@ -44,7 +45,8 @@ def repeated(shape: Shape) -> Call:
     def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         del mixable
         x = rng.integers(-4, 5, (n, *width)).astype(jnp.dtype(dtype))
-        places = rng.integers(-1 if name == "join_columns" else -2, spread, k).astype(np.int32)
+        least, most = (-1, max(min(spread, n), 0)) if name == "join_columns" else (-2, spread)  # a join has no others
+        places = rng.integers(least, most, k).astype(np.int32)
         if name == "quantile":
             return {"x": x, "places": (places > 0).astype(np.int32), "cotangent": cotangents(shape, rng, dtype, k)}
         given = {"x": x, "places": places, "cotangent": cotangents(shape, rng, dtype, k, *width)}
