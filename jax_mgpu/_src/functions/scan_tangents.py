@@ -217,9 +217,8 @@ def scan_tangents(
         if not parts:
             continue
         term = functools.reduce(operator.add, parts)
-        if product:
-            of, j = product
-            given = factor.get(i, partial[i, i]), results[of], dx[j], term, count
+        if product and (moved := dx[product[1]]) is not None:
+            given = factor.get(i, partial[i, i]), results[product[0]], moved, term, count
             tangents[i] = recurrence_of_products(*given, reverse=reverse)
             continue
         if (i, i) not in partial:
