@@ -156,6 +156,18 @@ def test_flags(case, reverse, exclusive, rng) -> None:
             expect_equal(reduce(x, live, identity), total)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("width", [2, 40])
+def test_totals_of_rows_without_an_identity(width, reverse, rng) -> None:
+    x = {"set": rng.random((300, width)) < 0.3, "x": rng.integers(0, 99, (300, width)).astype(I32)}
+    columns = [jax.tree.map(lambda leaf, i=i: leaf[:, i], x) for i in range(width)]
+    expected = [scanned(np_last_set, column, 300, 300, reverse=reverse) for column in columns]
+    results, totals = ([parts[i] for parts in expected] for i in (0, 1))
+    got, total = jax.jit(lambda x: mgpu.scan(x, last_set, reverse=reverse, return_total=True))(x)
+    expect_equal(got, jax.tree.map(lambda *parts: np.stack(parts, 1), *results))
+    expect_equal(total, jax.tree.map(lambda *parts: np.stack(parts), *totals))
+
+
 @pytest.mark.parametrize(
     "case", long_but(["affine bytes", "matmul 3x3"], ["add", "affine", "affine bytes", "matmul 3x3"])
 )

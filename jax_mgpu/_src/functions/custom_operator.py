@@ -227,8 +227,12 @@ def scan_by_function(
     of_column = None if n == 0 or load is not None or needs_nothing else _column_operator(operator, x)
     if of_column is not None:
         columns = jax.tree.map(lambda leaf: leaf.reshape(n, -1), x)
-        scanned = _scan_columns(operation, of_column, columns, n, heads, count, flags)
-        return [jax.tree.map(lambda result, leaf: result.reshape(leaf.shape), scanned, x)]
+        scanned = _scan_columns(operation, of_column, columns, n, heads, count, {**flags, "total": False})
+        results = [jax.tree.map(lambda result, leaf: result.reshape(leaf.shape), scanned, x)]
+        if flags["total"]:  # a total without an identity is over all items, at least one
+            last = 0 if flags["reverse"] else n - 1
+            results.append(jax.tree.map(lambda result: result[last], results[0]))
+        return results
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
     if prepared is None:
         return scan_results(operator, x, n, heads, count, **flags)
