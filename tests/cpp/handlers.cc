@@ -358,7 +358,7 @@ void hash_groups(Garbage& make) {
   make.attribute("x_state", 1, 3);
   make.attribute("y_state", 0, 3);
   make.attribute("bucketed", 0, 1);
-  const bool has_pairs = make.draw(0, 2) == 0;
+  const bool has_pairs = n > 0 && make.draw(0, 2) == 0;
   const auto word = [&] { return make.one_of({DType::u32, DType::s32}); };
   const DType dtype = has_pairs ? word() : make.one_of({DType::u32, DType::s32, DType::u64, DType::s64, DType::c64});
   make.keys(dtype, n, false);
