@@ -8,7 +8,9 @@ namespace mgpu {
 HashGroupsOperands::Scratch HashGroupsOperands::layout(Workspace& workspace) const {
   if (!bucketed) return {};
   const int64_t tiles = ceil_div<int64_t>(length, kPartitionTile), units = ceil_div<int64_t>(tiles, kUnitTiles);
-  Scratch scratch{.tiles = static_cast<int>(tiles), .units = static_cast<int>(units)};
+  Scratch scratch{};
+  scratch.tiles = static_cast<int>(tiles);
+  scratch.units = static_cast<int>(units);
   scratch.unit_starts = workspace.take<uint32_t>(kGroupBuckets * units + 1);
   scratch.runs = workspace.take<uint32_t>(kGroupBuckets * tiles);
   const int key_words = byte_width(key_type) == 8 ? 2 : 1;

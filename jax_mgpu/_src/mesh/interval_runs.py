@@ -49,34 +49,29 @@ def gather_runs(
 
 
 def _gathered(
-    axis: Axis,
-    size: int,
-    rows: jax.Array,
-    starts: jax.Array,
-    offsets: jax.Array,
-    whole: jax.Array,
-    fill: jax.Array,
+    axis: Axis, size: int, rows: jax.Array, starts: jax.Array, offsets: jax.Array, whole: jax.Array, fill: jax.Array
 ) -> jax.Array:
     """Gathers all rows on all devices: for CPU devices, which share their memory, and for axes within one device."""
     here = axis.index.astype(offsets.dtype) * size
     offsets = offsets - here
-    lists = {"starts": starts + jnp.maximum(-offsets, 0), "offsets": jnp.clip(offsets, 0, size), "fill_value": fill}
-    everything, total = jax.lax.all_gather(rows, axis.name, tiled=True), jnp.clip(whole - here, 0, size).reshape(1)
-    return gather_rows(x=everything, **lists, total=total, size=size, disjoint=False)[0]
+    everything = jax.lax.all_gather(rows, axis.name, tiled=True)
+    return _gather(everything, starts + jnp.maximum(-offsets, 0), offsets, whole - here, fill, size)
 
 
 def _spread(
-    axis: Axis,
-    size: int,
-    rows: jax.Array,
-    starts: jax.Array,
-    offsets: jax.Array,
-    whole: jax.Array,
-    fill: jax.Array,
+    axis: Axis, size: int, rows: jax.Array, starts: jax.Array, offsets: jax.Array, whole: jax.Array, fill: jax.Array
 ) -> jax.Array:
     """Gathers this device's own rows first, then moves those that it receives to the slots between them."""
     runs = _Runs(axis, rows, starts, offsets, whole, size)
     return runs.with_received(runs.received(rows), runs.of_own(rows, fill))
+
+
+def _gather(
+    rows: jax.Array, starts: jax.Array, offsets: jax.Array, end: jax.Array, fill: jax.Array, size: int
+) -> jax.Array:
+    """Returns slots 0 to `size` of runs. `starts` have the rows of their first slots that are not negative."""
+    lists = {"starts": starts, "offsets": jnp.clip(offsets, 0, size), "fill_value": fill}
+    return gather_rows(x=rows, **lists, total=jnp.clip(end, 0, size).reshape(1), size=size, disjoint=False)[0]
 
 
 class _Runs:
@@ -142,9 +137,7 @@ class _Runs:
         total = packed[-1] + axis.own(self.cuts[1:])[-1] - cut[-1]
         offsets = packed - begin
         starts = self.starts + cut - axis.index.astype(cut.dtype) * self.n + jnp.maximum(-offsets, 0)
-        runs = {"starts": starts, "offsets": jnp.clip(offsets, 0, size), "fill_value": jnp.zeros((1,), rows.dtype)}
-        total = jnp.clip(total - begin, 0, size).reshape(1)
-        return gather_rows(x=rows, **runs, total=total, size=size, disjoint=False)[0]
+        return _gather(rows, starts, offsets, total - begin, jnp.zeros((1,), rows.dtype), size)
 
     def of_own(self, rows: jax.Array, fill: jax.Array) -> jax.Array:
         """Returns this device's slots, with its own rows and the fill element in all others."""
@@ -155,9 +148,7 @@ class _Runs:
         # After each part that lies on this device come slots without own rows.
         nowhere = jnp.full_like(sources, -1 - self.size)
         starts, offsets = (stack(x, -1).reshape(-1) for x in ([sources, nowhere], [begins, ends]))
-        lists = {"starts": starts, "offsets": jnp.clip(offsets, 0, self.size), "fill_value": fill}
-        total = jnp.clip(self.total - here, 0, self.size).reshape(1)
-        return gather_rows(x=rows, **lists, total=total, size=self.size, disjoint=False)[0]
+        return _gather(rows, starts, offsets, self.total - here, fill, self.size)
 
     def with_received(self, rows: jax.Array, into: jax.Array) -> jax.Array:
         """Returns slots with the received rows in their places."""
