@@ -188,6 +188,40 @@ def test_functions_on_an_explicit_mesh(call, devices):
         agree(jax.device_get(jax.jit(jax.vmap(call, in_axes=in_axes))(*placed)), expected, exact=False)
 
 
+# Rows of a batch and of a sparse matrix whose offsets a caller placed over several devices.
+OFFSETS_CALLS = {
+    "Ragged.reduce": lambda x, offsets: mgpu.Ragged(x, offsets).reduce(),
+    "Ragged.sort": lambda x, offsets: mgpu.Ragged(x, offsets).sort().values,
+    "Ragged.lengths": lambda x, offsets: mgpu.Ragged(x, offsets).lengths,
+    "Ragged.to_dense": lambda x, offsets: mgpu.Ragged(x, offsets).to_dense(4),
+    "Csr.rows": lambda x, offsets: _csr(x, offsets).rows,
+    "Csr.T": lambda x, offsets: _csr(x, offsets).T.todense(),
+    "Csr @": lambda x, offsets: _csr(x, offsets) @ jnp.arange(5.0),
+    "@ Csr": lambda x, offsets: jnp.arange(7.0) @ _csr(x, offsets),
+    "Csr @, transposed": lambda x, offsets: _csr(x, offsets).with_transpose() @ jnp.arange(5.0),
+    "Csr.matmul": lambda x, offsets: _csr(x, offsets).matmul(_csr(x, offsets).T, size=49).todense(),
+    "sddmm": lambda x, offsets: mgpu.sddmm(_csr(x, offsets), jnp.ones((7, 2)), jnp.ones((5, 2))).values,
+    "gradient": jax.grad(lambda x, offsets: (_csr(x, offsets) @ jnp.arange(5.0)).sum()),
+}
+
+
+def _csr(values, offsets):
+    return mgpu.Csr(values, np.arange(8, dtype=np.int32) % 5, offsets, (7, 5))
+
+
+@pytest.mark.parametrize("call", OFFSETS_CALLS.values(), ids=OFFSETS_CALLS)
+def test_sharded_offsets_on_an_explicit_mesh(call, devices):
+    """JAX cuts no item off an axis that is sharded over Explicit axes, so the offsets are gathered first."""
+    mesh = mesh_of(devices, AxisType.Explicit)
+    arguments = np.arange(8, dtype=np.float32), np.array([0, 1, 1, 3, 4, 5, 6, 8], np.int32)
+    expected = jax.device_get(call(*map(jnp.asarray, arguments)))
+    with jax.set_mesh(mesh):
+        for specs in ([P("x")] * 2, [P(), P(("x", "y"))]):
+            placed = place(mesh, arguments, specs)
+            for form in (jax.jit(call), call):
+                agree(jax.device_get(form(*placed)), expected, exact=False)
+
+
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
 def test_functions_of_nothing_under_shard_map(call, devices):
     """Functions of empty operands give results that vary, so varying cotangents fit them."""

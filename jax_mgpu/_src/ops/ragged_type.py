@@ -30,7 +30,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.preconditions import row_lengths, row_offsets, same_rows
 from jax_mgpu._src.arguments.segments import expect_inside
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.compat import PyTreeDef, flatten
+from jax_mgpu._src.core.compat import PyTreeDef, flatten, whole_axes
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.ops.intervals import interval_expand
@@ -122,7 +122,7 @@ class Ragged:
         offsets = index_vector(name, "offsets", segments, capacity)
         if offsets.shape[0] == 0:
             raise value_error(name, "offsets", "the start of each row and the end of the last one", "none")
-        offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
+        offsets = whole_axes(row_offsets(name, offsets, capacity)).astype(index_dtype(name, "values", capacity))
         self.segments = Segments.of(offsets[:-1], offsets[1:])
 
     # ---- A pytree ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
-from jax_mgpu._src.core.compat import transposed
+from jax_mgpu._src.core.compat import transposed, whole_axes
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.operators import accumulator_dtype, sum_dtype
 from jax_mgpu._src.ops.gather import gather
@@ -246,7 +246,7 @@ class Csr:
     @property
     def count(self) -> jax.Array:
         """The number of entries, a scalar, which exceeds the capacity if a `size` was too small."""
-        return self.offsets[-1]
+        return self._whole_offsets[-1]
 
     @property
     def dtype(self) -> np.dtype:
@@ -256,7 +256,13 @@ class Csr:
     @property
     def rows(self) -> jax.Array:
         """`[capacity]`: the row of each entry, -1 past the last one."""
-        return segment_ids(self.offsets[:-1], self.capacity, count=jnp.minimum(self.count, self.capacity))
+        heads = self._whole_offsets[:-1]
+        return segment_ids(heads, self.capacity, count=jnp.minimum(self.count, self.capacity))
+
+    @property
+    def _whole_offsets(self) -> jax.Array:
+        """The offsets, not sharded over Explicit axes: JAX cuts no item off a sharded axis."""
+        return whole_axes(self.offsets)
 
     @property
     def T(self) -> Csr:
@@ -318,11 +324,11 @@ class Csr:
             raise value_error(name, "x", f"a vector [{n}] or a matrix [{n}, k]", describe(x))
         if self._transposed is None:
             count = jnp.minimum(self.count, self.capacity)
-            return segmented_reduce(x, self.offsets[:-1], indices=self.indices, weights=self.values, count=count)
+            return segmented_reduce(x, self._whole_offsets[:-1], indices=self.indices, weights=self.values, count=count)
         dtype = _product_dtype(self.values, x)
         x, values = x.astype(dtype), self.values.astype(dtype)
         order, rows, columns = self._transposed
-        given = {"values": values, "indices": self.indices, "offsets": self.offsets}
+        given = {"values": values, "indices": self.indices, "offsets": self._whole_offsets}
         given |= {"order": order, "rows": rows, "columns": columns}
         product = _product(x=x if x.ndim == 2 else x[:, None], **given)[0]
         return product.reshape(product.shape[0], *x.shape[1:])
@@ -349,7 +355,7 @@ class Csr:
             raise value_error(name, "other", f"{self.shape[1]} rows", other.shape[0])
         size = static_size(name, "size", size)
         index_dtype(name, "size", size)
-        a, b = ((x.indices, x.offsets, x.rows) for x in (self, other))
+        a, b = ((x.indices, x._whole_offsets, x.rows) for x in (self, other))
         shape = self.shape[0], other.shape[1]
         dtype = _product_dtype(self.values, other.values)
         with by_construction():
