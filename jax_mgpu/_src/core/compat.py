@@ -32,72 +32,20 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from jax_mgpu._src.arguments.annotations import Aval, AxisName, DTypeLike
 
+# Imported names that other modules take from here.
 __all__ = [
     "ArrayImpl",
     "ClosedJaxpr",
-    "InconclusiveSize",
     "Jaxpr",
     "JaxprEqn",
     "Literal",
-    "LoweringContext",
     "Primitive",
-    "PyTreeDef",
     "Var",
     "ad",
-    "automatic",
-    "automatic_batches",
-    "automatic_devices",
-    "axes_bound",
     "batching",
-    "broadcast",
-    "compile_eagerly",
-    "compiles",
-    "compiling",
-    "cond",
-    "def_unused",
-    "evaluate",
-    "evaluate_equation",
-    "exportable",
-    "ffi_api_version",
-    "filling_element",
-    "flatten",
-    "fori_loop",
-    "free_of_explicit_axes",
-    "has_64_bits",
-    "in_place",
-    "inner_jaxprs",
-    "interpret",
-    "invariant_gather",
     "ir",
-    "is_eager",
-    "is_in_eager_shard_map",
-    "is_local",
-    "is_of_cpus",
-    "is_of_one_device",
-    "is_sharded",
-    "is_symbolic",
-    "is_within_program",
-    "is_zero",
     "jaxlib_version",
-    "known_size",
     "mlir",
-    "partition_spec",
-    "platform_dependent",
-    "reconcile_vma",
-    "result_aval",
-    "rows_sharding",
-    "scan_operands",
-    "smaller",
-    "sort_by_region",
-    "stack",
-    "surely",
-    "switch",
-    "transposed",
-    "vary_as",
-    "whole_axes",
-    "without_unused",
-    "without_values",
-    "zero_tangent",
 ]
 
 T = TypeVar("T")
@@ -174,7 +122,7 @@ class PyTreeDef(Protocol):
 
     num_leaves: int
 
-    def unflatten(self, leaves: Iterable[Any], /) -> Any: ...  # noqa: D102
+    def unflatten(self, leaves: Iterable[Any], /) -> Any: ...
 
 
 flatten: Callable[[object], tuple[list[Any], PyTreeDef]] = jax.tree_util.tree_flatten

@@ -59,17 +59,8 @@ from jax_mgpu._src.core.eager import UnknownSizeError, jit_eager, unknown_size
 from jax_mgpu._src.core.sharding import declare_batch, workspace_shape
 from jax_mgpu._src.keys.bits import keeping_bits
 
-__all__ = [
-    "ABSENT",
-    "REGISTRY",
-    "Keyed",
-    "Operation",
-    "expect_compiled_names",
-    "in_program",
-    "jit_eager",
-    "run_fallback",
-    "stored_aval",
-]
+# Imported names that other modules take from here.
+__all__ = ["jit_eager"]
 
 ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # typed as a JAX array, because it stands for an operand
 

@@ -34,24 +34,8 @@ from jax_mgpu._src.functions.blocked_scan import select
 from jax_mgpu._src.keys.bits import shifted
 from jax_mgpu._src.ops.gather import gather
 
-__all__ = [
-    "Kind",
-    "Operator",
-    "accumulator_dtype",
-    "builtin",
-    "custom",
-    "expect_no_array_function",
-    "general_scan",
-    "of_item",
-    "reduce_results",
-    "result_dtype",
-    "scan_results",
-    "segment_ends",
-    "segmented_results",
-    "select",
-    "sum_dtype",
-    "wide_dtype",
-]
+# Imported names that other modules take from here.
+__all__ = ["select"]
 
 
 class Kind(enum.IntEnum):

@@ -14,8 +14,6 @@ from jax_mgpu._src.arguments.check import index_dtype, value_error
 from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.core.compat import invariant_gather, is_of_cpus, reconcile_vma
 
-__all__ = ["Axis", "before"]
-
 
 def before(x: jax.Array) -> jax.Array:
     """Returns, for each device, the sum of the values of earlier devices; x is `[..., devices, any]`.

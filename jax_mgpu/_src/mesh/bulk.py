@@ -13,8 +13,6 @@ from jax_mgpu._src.mesh.reductions import number_before
 from jax_mgpu._src.mesh.remote_gather import put
 from jax_mgpu._src.ops.select import select_rows
 
-__all__ = ["bulk_insert", "bulk_remove"]
-
 
 def bulk_remove(
     axis: Axis, rows: jax.Array, indices: jax.Array, count: jax.Array, *, size: int, fill_value: jax.Array

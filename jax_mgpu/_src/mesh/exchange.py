@@ -17,8 +17,6 @@ from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.ops.intervals import gather_rows, move_rows
 from jax_mgpu._src.ops.scan import scan
 
-__all__ = ["Parts", "by_platform", "by_size", "everywhere", "exchange", "exchange_together", "in_rounds", "send"]
-
 T = TypeVar("T")
 
 # XLA:GPU copies one update (a contiguous piece) of a ragged all-to-all by one block: on four H200s, one update per

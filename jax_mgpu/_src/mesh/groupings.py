@@ -26,8 +26,6 @@ from jax_mgpu._src.mesh.sorts import sort
 from jax_mgpu._src.ops.order_statistics import middle, quantiles
 from jax_mgpu._src.ops.reduce_by_id import _has_id
 
-__all__ = ["all_reduced", "ids_reduced", "segments_reduced"]
-
 
 def all_reduced(axis: Axis, leaf: Leaf, count: jax.Array) -> jax.Array:
     """Returns one result, the same on all devices."""

@@ -23,8 +23,6 @@ from jax_mgpu._src.mesh.sorts import keys_of_all, sort
 from jax_mgpu._src.ops.groups import sorted_groups
 from jax_mgpu._src.ops.reduce import run_reduce_by_key
 
-__all__ = ["group_by", "places_before", "sorted_rows"]
-
 
 class _Rows:
     """Keys sorted over all devices, with their leaves and global positions."""

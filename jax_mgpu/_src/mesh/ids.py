@@ -18,8 +18,6 @@ from jax_mgpu._src.ops.reduce import _run_heads, reduce_rows, take_columns
 from jax_mgpu._src.ops.reduce_by_id import _has_id, _reduce_by_id
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
-__all__ = ["reduce_by_id"]
-
 
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
     """Returns this device's results, `[size, width]`, for ids from `size * index` to `size * (index + 1)`.

@@ -17,8 +17,6 @@ from jax_mgpu._src.ops.intervals import gather_rows, move_rows
 from jax_mgpu._src.ops.scan import scan_columns
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
-__all__ = ["fits", "gather_runs"]
-
 # XLA's exchange copies rows in words of up to this many bytes.
 UNIT_BYTES = 16
 

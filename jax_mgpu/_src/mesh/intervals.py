@@ -14,8 +14,6 @@ from jax_mgpu._src.mesh.interval_runs import fits, gather_runs
 from jax_mgpu._src.mesh.remote_gather import Dealt, Share, fetch, put
 from jax_mgpu._src.ops.intervals import _expand
 
-__all__ = ["interval_expand", "interval_gather", "interval_move", "load_balance_search"]
-
 
 class _Own:
     """The intervals that fill this device's slots.

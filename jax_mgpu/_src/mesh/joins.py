@@ -27,8 +27,6 @@ from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key
 from jax_mgpu._src.ops.join import join as local_join
 from jax_mgpu._src.ops.select import positions
 
-__all__ = ["join", "join_columns"]
-
 Rows = tuple[jax.Array, jax.Array, jax.Array]  # indices of a and of b, and their number
 
 

@@ -23,8 +23,6 @@ from jax_mgpu._src.mesh.sorts import sort_indices
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import search_in_any_order
 
-__all__ = ["Gathered", "Lookup", "Moved", "by_lookup"]
-
 T = TypeVar("T")
 
 

@@ -38,19 +38,6 @@ from jax_mgpu._src.ops.select import select_rows
 from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
 from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
 
-__all__ = [
-    "AlignedPair",
-    "align",
-    "copies_of",
-    "merge",
-    "pair_of",
-    "set_operation",
-    "sorted_equal_count",
-    "sorted_match",
-    "sorted_search",
-]
-
-
 # XLA takes three times as long if the length of an array is no multiple of a few items.
 SLOTS = 32
 

@@ -26,8 +26,6 @@ from jax_mgpu._src.ops.order_statistics import _segmented_order_statistics
 from jax_mgpu._src.ops.ranks import TopK, _select_first_of_segments
 from jax_mgpu._src.ops.scan import covered
 
-__all__ = ["flags_of_gaps", "ordered_items", "segmented_top_k", "take_segments", "to_dense"]
-
 
 def to_dense(
     axis: Axis, given: GivenSegments, rows: Sequence[jax.Array], fills: Sequence[jax.Array], *, width: int

@@ -16,8 +16,6 @@ from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.scan import scan_columns
 
-__all__ = ["OverAxis", "item_codes", "pieces", "segment_ids"]
-
 
 class OverAxis:
     """The segments that start on this device, by global positions.

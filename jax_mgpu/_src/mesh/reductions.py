@@ -31,8 +31,6 @@ from jax_mgpu._src.ops.reduce import _reduce, _segmented_reduce, reduce_rows, ta
 from jax_mgpu._src.ops.scan import begins_with_item, scan_columns, scan_from
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
-__all__ = ["number_before", "own_ends", "reduce", "scan", "segmented_reduce", "segmented_scan"]
-
 
 class _Named:
     """A built-in operator over this device's items or rows; kernels' results become states."""

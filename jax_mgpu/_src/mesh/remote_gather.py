@@ -21,8 +21,6 @@ from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
-__all__ = ["Dealt", "Share", "begins_of", "deal", "fetch", "from_all", "put", "slots_of"]
-
 
 class Share:
     """This device's share of results, which are numbered over all devices: `count` ranks from `low` on.

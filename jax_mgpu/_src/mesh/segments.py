@@ -30,17 +30,6 @@ from jax_mgpu._src.ops.segmented_sort import flags_of_gaps
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = [
-    "heads_of_all",
-    "own_part",
-    "run_heads",
-    "segment_ids",
-    "segmented_shift",
-    "segmented_softmax",
-    "segmented_sort",
-    "segmented_sort_indices",
-]
-
 # At most so many items from other devices are sorted by themselves, more with the whole shard.
 FEW_ITEMS = 1 << 16
 

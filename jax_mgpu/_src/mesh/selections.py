@@ -38,19 +38,6 @@ from jax_mgpu._src.ops.select import partition as local_partition
 from jax_mgpu._src.ops.select import unique as local_unique
 from jax_mgpu._src.ops.sort import Sort
 
-__all__ = [
-    "item_at",
-    "ordered_items",
-    "partition",
-    "rank",
-    "run_marks",
-    "run_starts",
-    "select",
-    "select_indices",
-    "top_k",
-    "unique",
-]
-
 
 def select(
     axis: Axis, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array

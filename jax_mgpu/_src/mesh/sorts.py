@@ -22,8 +22,6 @@ from jax_mgpu._src.ops.merge import merged_runs
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["keys_of_all", "one_key", "order_of_all", "sort", "sort_indices"]
-
 # A sort of so many keys is faster than rounds of merges.
 FEW_KEYS = 1 << 14
 # The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer

@@ -19,8 +19,6 @@ from jax_mgpu._src.mesh.exchange import by_platform, everywhere
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
-__all__ = ["Sorted", "Words", "cut_at", "equal", "even_edges", "even_windows", "order_codes", "precede", "search"]
-
 # The candidate codes that one round of the search counts, over all cuts. In a round, launches and a sum over devices
 # take more time than searches, so two rounds of 16 bits take less than three of 11.
 MAX_CANDIDATES = 1 << 16

@@ -20,8 +20,6 @@ from jax_mgpu._src.mesh.segments import segment_ids
 from jax_mgpu._src.ops.tables import AsofJoin
 from jax_mgpu._src.ops.unsorted_pairs import is_nan
 
-__all__ = ["asof_join", "lookup", "search", "segmented_search"]
-
 
 def search(axis: Axis, pair: KeyPair, *, right: bool) -> jax.Array:
     """Returns each needle's insertion point in the global haystack, on the needle's device."""

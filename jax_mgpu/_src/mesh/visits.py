@@ -16,8 +16,6 @@ from jax_mgpu._src.mesh.exchange import Parts, by_platform, everywhere, send
 from jax_mgpu._src.mesh.splitters import Sorted, Words, equal, order_codes, search
 from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 
-__all__ = ["SortedPair", "code_at"]
-
 # A device receives at most 1 / FEW as many visitors as it has keys in the first round, and 1 / SHARE as many in others.
 FEW, SHARE = 128, 4
 
