@@ -117,6 +117,22 @@ def transposed(function: Callable[[jax.Array], jax.Array], like: Any, cotangent:
     return jax.linear_transpose(function, operand)(cotangent)[0]
 
 
+def moving_jvp(
+    function: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Sequence[Any], list[Any]]:
+    """Returns the results of a function of several operands, and their tangents; a tangent that is None is zero."""
+    moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+    def run(*values: jax.Array) -> Sequence[Any]:
+        operands = [*primals]
+        for i, value in zip(moving, values, strict=True):
+            operands[i] = value
+        return function(*operands)
+
+    results, moved = jax.jvp(run, [primals[i] for i in moving], [tangents[i] for i in moving])
+    return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
+
+
 class PyTreeDef(Protocol):
     """A pytree's structure, whose class in jaxlib has no annotations."""
 
@@ -479,6 +495,15 @@ def _outermost_trace() -> Any:
 def inner_jaxprs(equation: JaxprEqn) -> Iterable[Any]:
     """Returns the jaxprs that an equation calls."""
     return jaxprs_in_params(equation.params)
+
+
+def has_primitive(jaxpr: Any, prefixes: tuple[str, ...]) -> bool:
+    """Whether a jaxpr, or one that it calls, has a primitive whose name begins with one of the prefixes."""
+    return any(
+        equation.primitive.name.startswith(prefixes)
+        or any(has_primitive(inner, prefixes) for inner in inner_jaxprs(equation))
+        for equation in jaxpr.eqns
+    )
 
 
 def is_zero(tangent: object) -> bool:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Pytree
-from jax_mgpu._src.core.compat import Jaxpr, flatten, inner_jaxprs, platform_dependent, reconcile_vma
+from jax_mgpu._src.core.compat import flatten, has_primitive, platform_dependent, reconcile_vma
 from jax_mgpu._src.keys.bits import where
 
 T = TypeVar("T")
@@ -283,10 +283,4 @@ def _first(join: Combine, items: Pytree) -> Any:
 def _is_small(combine: Combine, states: Pytree) -> bool:
     """Whether XLA on a CPU compiles a loop by the operator as one function, judged by the primitives."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), states)
-    return not _calls(jax.make_jaxpr(combine)(one, one).jaxpr)
-
-
-def _calls(jaxpr: Jaxpr) -> bool:
-    return any(
-        equation.primitive.name.startswith(CALLS) or any(map(_calls, inner_jaxprs(equation))) for equation in jaxpr.eqns
-    )
+    return not has_primitive(jax.make_jaxpr(combine)(one, one).jaxpr, CALLS)

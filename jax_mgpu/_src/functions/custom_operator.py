@@ -37,7 +37,9 @@ from jax_mgpu._src.core.compat import (
     evaluate,
     flatten,
     free_of_explicit_axes,
+    has_primitive,
     inner_jaxprs,
+    moving_jvp,
     whole_axes,
     without_values,
 )
@@ -420,7 +422,7 @@ def _written(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.explicit_axes or mesh.manual_axes:
         for one in (closed, load_closed):
-            if one is not None and _has_rules(one.jaxpr):  # JAX differentiates these without the mesh
+            if one is not None and has_primitive(one.jaxpr, RULES):  # JAX differentiates these without the mesh
                 raise Unsupported("a function with derivative rules of its own under a mesh, Explicit or of shard_map")
     stages = given.pop("stages", ())
     if load is not None:
@@ -461,19 +463,11 @@ def _written(
     return Keyed(key, function), written.captures
 
 
-def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
-    """Whether a jaxpr has primitives whose names begin with one of these."""
-    return any(
-        equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
-        for equation in jaxpr.eqns
-    )
-
-
 def _rules(closed: ClosedJaxpr) -> Any:
     """Returns a key that distinguishes functions with the same lines by their first and second derivatives."""
     texts: list[Any] = []
     for _ in range(2):
-        if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
+        if closed is None or not has_primitive(closed.jaxpr, (*RULES, "stop_gradient")):
             break
         variables = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
         texts.append(_text(closed.jaxpr))
@@ -665,19 +659,9 @@ class FunctionOperation(CompiledOperation):
             and function.partials is not None
         ):
             return self._scan_jvp(function.partials, primals, list(tangents)[: self.leaves], **attributes)
-        live = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        return moving_jvp(functools.partial(self._run_whole, **attributes), list(primals), list(tangents))
 
-        def run(*values: jax.Array) -> Sequence[Any]:
-            operands = [*primals]
-            for i, value in zip(live, values, strict=True):
-                operands[i] = value
-            return self._run_whole(operands, **attributes)
-
-        given, directions = list(primals), list(tangents)
-        results, moved = jax.jvp(run, [given[i] for i in live], [directions[i] for i in live])
-        return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
-
-    def _run_whole(self, operands: Sequence[Any], function: Keyed, **attributes: Any) -> list[Any]:
+    def _run_whole(self, *operands: Any, function: Keyed, **attributes: Any) -> list[Any]:
         """Runs the operation in a form that JAX can differentiate: by a scan, if its derivative has kernels."""
         compiled, is_scan = function.value, "reverse" in attributes
         if compiled.whole is None and (is_scan or compiled.partials is None):
@@ -702,19 +686,10 @@ class FunctionOperation(CompiledOperation):
         results = self.run(primals, function=function, width=width, **flags)
         compiled, operands = function.value, list(primals)
         captures, (heads, count) = operands[self.captured], operands[-2:]
-        x, dx = operands[: self.leaves], list(tangents)
+        x: Sequence[Any] = operands[: self.leaves]
+        dx = list(tangents)
         if compiled.load is not None:
-            live = [i for i, tangent in enumerate(dx) if tangent is not None]
-
-            def items(*values: jax.Array) -> list[Any]:
-                leaves = [*x]
-                for i, value in zip(live, values, strict=True):
-                    leaves[i] = value
-                made: list[Any] = compiled.items(leaves, captures, count)
-                return made
-
-            x, dx = jax.jvp(items, [x[i] for i in live], [dx[i] for i in live])
-            dx = [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in dx]
+            x, dx = moving_jvp(lambda *leaves: compiled.items(leaves, captures, count), x, dx)
         consts = _filled(compiled.combine.consts, captures)
         return results, scan_tangents(partials, consts, results, x, dx, heads, count, **flags)
 

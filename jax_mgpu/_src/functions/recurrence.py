@@ -20,7 +20,7 @@ import numpy as np
 
 from jax_mgpu._src.arguments.annotations import DTypeLike, Operands, Tangents
 from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_starts
-from jax_mgpu._src.core.compat import ad, free_of_explicit_axes, is_sharded, is_zero
+from jax_mgpu._src.core.compat import ad, free_of_explicit_axes, is_sharded, is_zero, moving_jvp
 from jax_mgpu._src.core.operation import ABSENT, Operation
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.blocked_scan import select
@@ -180,16 +180,7 @@ def jvp_by(
     **attributes: Any,
 ) -> tuple[Any, Any]:
     """Returns the results of an operation, and their tangents as those of a function that computes the same."""
-    given, directions = list(primals), list(tangents)
-    live = [i for i, tangent in enumerate(directions) if tangent is not None]
-
-    def run(*values: jax.Array) -> Sequence[jax.Array]:
-        operands = list(given)
-        for i, value in zip(live, values, strict=True):
-            operands[i] = value
-        return function(*operands, **attributes)
-
-    moved = jax.jvp(run, [given[i] for i in live], [directions[i] for i in live])[1]
+    moved = moving_jvp(functools.partial(function, **attributes), list(primals), list(tangents))[1]
     return operation.run(primals, **attributes), moved
 
 

@@ -28,7 +28,7 @@ from jax_mgpu._src.core.compat import (
     Literal,
     evaluate,
     free_of_explicit_axes,
-    inner_jaxprs,
+    has_primitive,
     interpret,
     without_unused,
 )
@@ -82,7 +82,7 @@ def partials_of(jaxpr: Jaxpr, consts: Sequence[Any], leaves: Sequence[Any]) -> P
     """
     numbers = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     inexact = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    if any(leaf.shape for leaf in leaves) or numbers != inexact or _calls(jaxpr, "custom_vjp"):
+    if any(leaf.shape for leaf in leaves) or numbers != inexact or has_primitive(jaxpr, ("custom_vjp",)):
         return None
     width, first = len(leaves), len(consts)
     of_argument = [frozenset([j] if j % width in numbers else ()) for j in range(2 * width)]
@@ -158,13 +158,6 @@ def _sources(jaxpr: Jaxpr, arguments: Sequence[frozenset[int]]) -> list[frozense
 
 def _sources_of_open(jaxpr: Jaxpr, arguments: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     return _sources(jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars]), arguments)
-
-
-def _calls(jaxpr: Jaxpr, prefix: str) -> bool:
-    return any(
-        equation.primitive.name.startswith(prefix) or any(_calls(inner, prefix) for inner in inner_jaxprs(equation))
-        for equation in jaxpr.eqns
-    )
 
 
 def _order(sources: Mapping[int, set[int]]) -> tuple[int, ...] | None:

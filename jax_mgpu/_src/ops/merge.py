@@ -62,26 +62,15 @@ def merge(
 ) -> tuple[jax.Array, Any]: ...
 @overload
 def merge(
-    a: tuple[ArrayLike, ...],
-    b: tuple[ArrayLike, ...],
+    a: Keys,
+    b: Keys,
     a_values: Pytree = None,
     b_values: Pytree = None,
     *,
     descending: Directions = False,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
-) -> Any: ...
-@overload
-def merge(
-    a: ArrayLike,
-    b: ArrayLike,
-    a_values: Pytree = None,
-    b_values: Pytree = None,
-    *,
-    descending: bool = False,
-    a_count: ArrayLike | None = None,
-    b_count: ArrayLike | None = None,
-    axis_name: AxisName,
+    axis_name: AxisName | None = None,
     even: bool = True,
     aligned: bool = False,
 ) -> Any: ...

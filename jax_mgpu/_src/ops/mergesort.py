@@ -26,20 +26,12 @@ def mergesort(
 ) -> tuple[jax.Array, Any]: ...
 @overload
 def mergesort(
-    keys: tuple[ArrayLike, ...],
+    keys: Keys,
     values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
-) -> Any: ...
-@overload
-def mergesort(
-    keys: ArrayLike,
-    values: Pytree = None,
-    *,
-    descending: bool = False,
-    count: ArrayLike | None = None,
-    axis_name: AxisName,
+    axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any: ...
 @overload
@@ -118,9 +110,9 @@ def mergesort_indices(
 ) -> tuple[Any, jax.Array]: ...
 @overload
 def mergesort_indices(
-    keys: ArrayLike,
+    keys: Keys,
     *,
-    descending: bool = False,
+    descending: Directions = False,
     count: ArrayLike | None = None,
     axis_name: AxisName,
     even: bool = True,
@@ -180,20 +172,12 @@ def locality_sort(
 ) -> tuple[jax.Array, Any]: ...
 @overload
 def locality_sort(
-    keys: tuple[ArrayLike, ...],
+    keys: Keys,
     values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
-) -> Any: ...
-@overload
-def locality_sort(
-    keys: ArrayLike,
-    values: Pytree = None,
-    *,
-    descending: bool = False,
-    count: ArrayLike | None = None,
-    axis_name: AxisName,
+    axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any: ...
 @jit_eager("descending")
@@ -251,9 +235,9 @@ def locality_sort_indices(
 ) -> tuple[Any, jax.Array]: ...
 @overload
 def locality_sort_indices(
-    keys: ArrayLike,
+    keys: Keys,
     *,
-    descending: bool = False,
+    descending: Directions = False,
     count: ArrayLike | None = None,
     axis_name: AxisName,
     even: bool = True,

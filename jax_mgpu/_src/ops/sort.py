@@ -53,22 +53,13 @@ def sort(
 ) -> tuple[jax.Array, Any]: ...
 @overload
 def sort(
-    keys: tuple[ArrayLike, ...],
+    keys: Keys,
     values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
-    bits: None = None,
-) -> Any: ...
-@overload
-def sort(
-    keys: ArrayLike,
-    values: Pytree = None,
-    *,
-    descending: bool = False,
-    count: ArrayLike | None = None,
     bits: int | None = None,
-    axis_name: AxisName,
+    axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any: ...
 @jit_eager("descending", "bits")
