@@ -370,20 +370,17 @@ def _prepare(
     x: Pytree,
     n: int,
     load: Load | None,
-    *,
-    needs_nothing: bool = False,
-    reverse: bool = False,
-    exclusive: bool = False,
+    **how: bool,
 ) -> _Prepared | None:
     """Returns the function as kernels take it, or None if none can run it.
 
-    `needs_nothing`: a result over no items can occur, so kernels need the identity.
+    `how` has keyword arguments of `_written`.
     """
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
     leaves, structure = flatten(x)
     try:
-        function, captures = _written(operator, structure, leaves, load, needs_nothing, reverse, exclusive)
+        function, captures = _written(operator, structure, leaves, load, **how)
     except Unsupported as error:
         warn_of_plain_jax(operation, "op" if load is None else "op or map", error)
         return None
@@ -406,10 +403,14 @@ def _written(
     structure: PyTreeDef,
     leaves: Sequence[Any],
     load: Load | None,
-    needs_nothing: bool,
-    reverse: bool,
-    exclusive: bool,
+    *,
+    needs_nothing: bool = False,
+    **directions: bool,
 ) -> tuple[Keyed, Sequence[Any]]:
+    """Returns the function and its captured arrays.
+
+    `needs_nothing`: a result over no items can occur, so kernels need the identity.
+    """
     items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     with free_of_explicit_axes():
         load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
@@ -425,14 +426,13 @@ def _written(
             if one is not None and has_primitive(one.jaxpr, RULES):  # JAX differentiates these without the mesh
                 raise Unsupported("a function with derivative rules of its own under a mesh, Explicit or of shard_map")
     stages = given.pop("stages", ())
+    given |= directions
     if load is not None:
         given["load"] = Stage((load_closed, *stages), tuple(load.item))
     identity = None
     if operator.kind is None and operator.identity is not None and needs_nothing:
         identity = jax.tree.leaves(operator.identity)
-    written = emit_operator(
-        closed, nothing=identity, reverse=reverse, exclusive=exclusive, commutes=operator.commutes, **given
-    )
+    written = emit_operator(closed, nothing=identity, commutes=operator.commutes, **given)
     # Kernels do not need the identity of empty segments, which plain JAX fills in.
     known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
     traced = [

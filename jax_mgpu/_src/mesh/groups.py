@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,65 +56,45 @@ def group_by(
     count: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Returns this device's groups: keys, results, and their number."""
-    given = axis.live("keys", keys.shape[0], count)
-    forms = (functools.partial(form, axis, asked, keys, leaves, dtypes, size, given) for form in (_gathered, _combined))
-    return by_size(axis, keys.shape[0], *forms)()
-
-
-def _gathered(
-    axis: Axis,
-    asked: Combination,
-    keys: jax.Array | Columns,
-    leaves: Sequence[jax.Array],
-    dtypes: Sequence[Any],
-    size: int,
-    given: jax.Array,
-) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Groups the rows of all devices on each device; devices share their memory."""
-    n, counts = keys.shape[0], axis.gather(given)
-    plain, restore = plain_leaves(leaves)
-    all_keys, _, total = keys_of_all(axis, keys, counts)
-    # The last slot never has a group, so it holds what fills the slots past the groups.
-    slots, asked_here = axis.size * n + 1, dataclasses.replace(asked, axis_name=None)
+    n, given = keys.shape[0], axis.live("keys", keys.shape[0], count)
     names: Any = asked.op
-    with by_construction():
-        values = restore([everywhere(axis, x, counts)[0] for x in plain])
-        found, results, _, heads = sorted_groups(asked_here, all_keys, values, names, slots, total)
-    _, number, groups = Share.even(axis, total[0], n).runs(axis, heads, size)
-    number = number.astype(index_dtype(axis.operation, "keys", n))
-    arrays, structure = flatten((found, results))
-    plain, restore = plain_leaves(arrays)
-    found, results = structure.unflatten(restore([take_or_fill(x, groups) for x in plain]))
-    return found, results, room(axis.operation, number, size)
 
+    def gathered() -> tuple[Any, list[jax.Array], jax.Array]:
+        """Groups the rows of all devices on each device; devices share their memory."""
+        counts = axis.gather(given)
+        plain, restore = plain_leaves(leaves)
+        all_keys, _, total = keys_of_all(axis, keys, counts)
+        # The last slot never has a group, so it holds what fills the slots past the groups.
+        slots, asked_here = axis.size * n + 1, dataclasses.replace(asked, axis_name=None)
+        with by_construction():
+            values = restore([everywhere(axis, x, counts)[0] for x in plain])
+            found, results, _, heads = sorted_groups(asked_here, all_keys, values, names, slots, total)
+        _, number, groups = Share.even(axis, total[0], n).runs(axis, heads, size)
+        number = number.astype(index_dtype(axis.operation, "keys", n))
+        arrays, structure = flatten((found, results))
+        plain, restore = plain_leaves(arrays)
+        found, results = structure.unflatten(restore([take_or_fill(x, groups) for x in plain]))
+        return found, results, room(axis.operation, number, size)
 
-def _combined(
-    axis: Axis,
-    asked: Combination,
-    keys: jax.Array | Columns,
-    leaves: Sequence[jax.Array],
-    dtypes: Sequence[Any],
-    size: int,
-    given: jax.Array,
-) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Combines the values of the sorted rows on the devices that hold them.
+    def spread() -> tuple[Any, list[jax.Array], jax.Array]:
+        """Combines the values of the sorted rows on the devices that hold them.
 
-    Indices of extrema are fetched by their positions.
-    """
-    n = keys.shape[0]
-    names: Any = asked.op
-    plain = [plain_leaves([x]) for x in leaves]
-    positions = axis.begin(axis.gather(given)) + jnp.arange(n, dtype=given.dtype)
-    rows = _Rows(axis, keys, [*(x[0] for x, _ in plain), positions], given)
-    *moved, order = rows.leaves
-    values = [x.astype(own) if name == "mean" else x for x, name, own in zip(moved, names, dtypes, strict=True)]
-    found, combined, runs = run_reduce_by_key(asked, alike(keys, rows.keys), values, size, rows.live)
+        Indices of extrema are fetched by their positions.
+        """
+        plain = [plain_leaves([x]) for x in leaves]
+        positions = axis.begin(axis.gather(given)) + jnp.arange(n, dtype=given.dtype)
+        rows = _Rows(axis, keys, [*(x[0] for x, _ in plain), positions], given)
+        *moved, order = rows.leaves
+        values = [x.astype(own) if name == "mean" else x for x, name, own in zip(moved, names, dtypes, strict=True)]
+        found, combined, runs = run_reduce_by_key(asked, alike(keys, rows.keys), values, size, rows.live)
 
-    results = []
-    for got, name, own, (_, restore) in zip(combined, names, dtypes, plain, strict=True):
-        placed = rows.at(order, got, -1) if name in ("argmin", "argmax") else got
-        results.append(restore([placed])[0] if name in ("first", "last") else placed.astype(own))
-    return found, results, runs
+        results = []
+        for got, name, own, (_, restore) in zip(combined, names, dtypes, plain, strict=True):
+            placed = rows.at(order, got, -1) if name in ("argmin", "argmax") else got
+            results.append(restore([placed])[0] if name in ("first", "last") else placed.astype(own))
+        return found, results, runs
+
+    return by_size(axis, n, gathered, spread)()
 
 
 def places_before(axis: Axis, found: jax.Array, given: jax.Array, kept: jax.Array, places: jax.Array) -> jax.Array:

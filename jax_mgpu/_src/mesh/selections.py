@@ -242,42 +242,35 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
     own = own.astype(live.dtype)
     here = jnp.arange(k, dtype=live.dtype) < own
     indices = jnp.where(here, indices.astype(live.dtype) + axis.begin(lives), -1)
-    forms = (functools.partial(form, axis, k, largest) for form in (_first_of_all, _added_firsts))
-    return by_size(axis, k, *forms)(values, indices, own, lives)
 
+    def gathered() -> TopK:
+        """Finds the first ones among all devices' first items on each device; devices share their memory."""
+        counts = axis.gather(own)
+        items, positions = (everywhere(axis, x, counts)[0] for x in (values, indices))
+        found = local_top_k(items, k, largest=largest, count=counts.sum(dtype=counts.dtype))
+        return TopK(found.values, take_or_fill(positions, found.indices, -1), found.count.astype(own.dtype))
 
-def _first_of_all(
-    axis: Axis, k: int, largest: bool, values: jax.Array, indices: jax.Array, own: jax.Array, lives: jax.Array
-) -> TopK:
-    """Finds the first ones among all devices' first items on each device; devices share their memory."""
-    del lives
-    counts = axis.gather(own)
-    items, positions = (everywhere(axis, x, counts)[0] for x in (values, indices))
-    found = local_top_k(items, k, largest=largest, count=counts.sum(dtype=counts.dtype))
-    return TopK(found.values, take_or_fill(positions, found.indices, -1), found.count.astype(own.dtype))
+    def spread() -> TopK:
+        """Computes how many of each device's first items are among the first of all.
 
+        A sum over devices joins these items in separate slots, so only k items travel.
+        """
+        taken, zero = jnp.minimum(lives.sum(dtype=own.dtype), k), jnp.zeros_like(own)
+        if axis.size > 1 and k > 0:
+            counts = jnp.minimum(lives, k)[:, None]
+            cuts = cut_at(axis, [Sorted(values, zero, own, largest)], taken.reshape(1), counts)[0, :, 0]
+        else:
+            cuts = taken.reshape(1)
+        slots = jnp.arange(k, dtype=own.dtype)
+        places = jnp.where(slots < axis.own(cuts), slots + axis.own(begins_of(cuts)), k)
 
-def _added_firsts(
-    axis: Axis, k: int, largest: bool, values: jax.Array, indices: jax.Array, own: jax.Array, lives: jax.Array
-) -> TopK:
-    """Computes how many of each device's first items are among the first of all.
+        positions = _added(axis, indices + 1, places) - 1
+        firsts = Sort(axis.operation, _added_bits(axis, values, places), largest, taken.reshape(1))
+        with by_construction():
+            items, positions = firsts.run(positions)
+        return TopK(items, positions, taken)
 
-    A sum over devices joins these items in separate slots, so only k items travel.
-    """
-    taken, zero = jnp.minimum(lives.sum(dtype=own.dtype), k), jnp.zeros_like(own)
-    if axis.size > 1 and k > 0:
-        counts = jnp.minimum(lives, k)[:, None]
-        cuts = cut_at(axis, [Sorted(values, zero, own, largest)], taken.reshape(1), counts)[0, :, 0]
-    else:
-        cuts = taken.reshape(1)
-    slots = jnp.arange(k, dtype=own.dtype)
-    places = jnp.where(slots < axis.own(cuts), slots + axis.own(begins_of(cuts)), k)
-
-    indices = _added(axis, indices + 1, places) - 1
-    values = _added_bits(axis, values, places)
-    with by_construction():
-        values, indices = Sort(axis.operation, values, largest, taken.reshape(1)).run(indices)
-    return TopK(values, indices, taken)
+    return by_size(axis, k, gathered, spread)()
 
 
 def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Array) -> jax.Array:
@@ -291,51 +284,43 @@ def rank(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, *, ties: str, descending: bool, count: jax.Array
 ) -> jax.Array:
     """Returns the ranks of this device's items among those of all devices."""
-    given = axis.live("keys", keys.shape[0], count)
-    how: dict[str, Any] = {"ties": ties, "descending": descending}
-    forms = (functools.partial(form, axis, keys, heads, given, **how) for form in (_ranks_of_all, _ranks_in_order))
-    return by_size(axis, keys.shape[0], *forms)()
+    n, given = keys.shape[0], axis.live("keys", keys.shape[0], count)
 
+    def gathered() -> jax.Array:
+        """Computes the ranks of all items on each device; devices share their memory."""
+        counts = axis.gather(given)
+        all_keys, _, total = keys_of_all(axis, keys, counts)
+        all_heads = heads_of_all(axis, heads, n, counts) if heads.size else heads
+        ranks = local_ranks(axis.operation, all_keys, all_heads, total, ties=ties, descending=descending)
+        return axis.varying(own_part(axis, ranks, counts, n))
 
-def _ranks_of_all(
-    axis: Axis, keys: jax.Array | Columns, heads: jax.Array, given: jax.Array, *, ties: str, descending: bool
-) -> jax.Array:
-    """Computes the ranks of all items on each device; devices share their memory."""
-    n, counts = keys.shape[0], axis.gather(given)
-    all_keys, _, total = keys_of_all(axis, keys, counts)
-    all_heads = heads_of_all(axis, heads, n, counts) if heads.size else heads
-    ranks = local_ranks(axis.operation, all_keys, all_heads, total, ties=ties, descending=descending)
-    return axis.varying(own_part(axis, ranks, counts, n))
+    def spread() -> jax.Array:
+        """Computes ranks where sorted items are, and sends them back to the items' rows."""
+        with by_construction():
+            if heads.size:
+                in_order = segmented_sort_indices(axis, keys, heads, ABSENT, descending=descending, count=given)
+                keys_in_order, order, live = *in_order, given
+            else:
+                keys_in_order, order, live = sort_indices(axis, keys, descending=descending, count=given)
+            begin = axis.begin(axis.gather(live))
+            slots = jnp.arange(n, dtype=live.dtype)
+            places = begin + slots
+            starts = is_first(n) & (begin == 0)
+            if heads.size:
+                starts = jnp.where(is_first(n), starts | jnp.any(heads == 0), segment_starts(n, heads))
+            codes = run_keys(alike(keys, keys_in_order))
+            differs = run_marks(axis, codes, live, heads)
+            named: dict[str, Any] = {"count": live, "axis_name": axis.name}
+            if ties == "dense":
+                marks = differs.astype(live.dtype)
+                ranks = segmented_scan(marks, heads, **named) if heads.size else scan(marks, **named)
+            else:
+                begins = scan(jnp.where(starts, places, 0), "max", **named)
+                firsts = places if ties == "ordinal" else scan(jnp.where(differs, places, 0), "max", **named)
+                ranks = rank_of_run(ties, firsts, _next_marked(axis, differs, places, live), begins)
+        return put(axis, [ranks], jnp.where(slots < live, order, -1), axis.gather(given), [jnp.zeros_like(ranks)])[0]
 
-
-def _ranks_in_order(
-    axis: Axis, keys: jax.Array | Columns, heads: jax.Array, given: jax.Array, *, ties: str, descending: bool
-) -> jax.Array:
-    """Computes ranks where sorted items are, and sends them back to the items' rows."""
-    n = keys.shape[0]
-    with by_construction():
-        if heads.size:
-            keys_in_order, order = segmented_sort_indices(axis, keys, heads, ABSENT, descending=descending, count=given)
-            live = given
-        else:
-            keys_in_order, order, live = sort_indices(axis, keys, descending=descending, count=given)
-        begin = axis.begin(axis.gather(live))
-        slots = jnp.arange(n, dtype=live.dtype)
-        places = begin + slots
-        starts = is_first(n) & (begin == 0)
-        if heads.size:
-            starts = jnp.where(is_first(n), starts | jnp.any(heads == 0), segment_starts(n, heads))
-        codes = run_keys(alike(keys, keys_in_order))
-        differs = run_marks(axis, codes, live, heads)
-        named: dict[str, Any] = {"count": live, "axis_name": axis.name}
-        if ties == "dense":
-            marks = differs.astype(live.dtype)
-            ranks = segmented_scan(marks, heads, **named) if heads.size else scan(marks, **named)
-        else:
-            begins = scan(jnp.where(starts, places, 0), "max", **named)
-            firsts = places if ties == "ordinal" else scan(jnp.where(differs, places, 0), "max", **named)
-            ranks = rank_of_run(ties, firsts, _next_marked(axis, differs, places, live), begins)
-    return put(axis, [ranks], jnp.where(slots < live, order, -1), axis.gather(given), [jnp.zeros_like(ranks)])[0]
+    return by_size(axis, n, gathered, spread)()
 
 
 def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:

@@ -79,7 +79,7 @@ from jax_mgpu._src.keys.columns import (
 )
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, rows_in_order
-from jax_mgpu._src.ops.hash_groups import Table, Words, hashed_groups, table_for, words_for
+from jax_mgpu._src.ops.hash_groups import Words, hashed_groups, table_for, words_for
 from jax_mgpu._src.ops.intervals import def_filled_jvp
 from jax_mgpu._src.ops.reduce import Grouped, SegmentedItems, _run_heads, run_reduce_by_key
 from jax_mgpu._src.ops.scan import _scan, covered, next_marked, own_pieces, pieces
@@ -199,24 +199,8 @@ def _groups_of_one_device(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    table = table_for(keys, leaves, size)
-    if table is None or _as_words(asked, leaves, names) is None:
-        firsts, results, runs, _ = sorted_groups(asked, keys, leaves, names, size, live)
-    else:
-        firsts, results, runs = _tabled_groups(asked, keys, leaves, names, size, live, table)
-    return firsts, results, room(asked.name, runs, size)
-
-
-def _tabled_groups(
-    asked: Combination,
-    keys: jax.Array | Columns,
-    leaves: list[jax.Array],
-    names: list[str],
-    size: int,
-    live: jax.Array,
-    table: Table,
-) -> tuple[Any, list[jax.Array], jax.Array]:
     """Groups on a GPU by tables, if all groups find room there; derivatives sort the rows."""
+    table = table_for(keys, leaves, size)
     # JAX keeps these functions, so they must hold no arrays.
     form = keys.replaced([]) if isinstance(keys, Columns) else None
 
@@ -227,6 +211,7 @@ def _tabled_groups(
         return sorted_groups(asked, keys_of(arrays), leaves, names, size, live)[:3]
 
     def by_table(arrays: list[jax.Array], leaves: list[jax.Array], live: jax.Array) -> Any:
+        assert table is not None
         columns = _as_words(asked, leaves, names) or []
         words = [(how.state, how.of(leaf.converted.x)) for leaf, _, how in columns]
         found = hashed_groups(asked.name, keys_of(arrays), words, live, size, table)
@@ -249,8 +234,9 @@ def _tabled_groups(
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         return jax.jvp(by_sort, primals, tangents)
 
-    found: tuple[Any, list[jax.Array], jax.Array] = run(columns_of(keys), leaves, live)
-    return found
+    way = by_sort if table is None or _as_words(asked, leaves, names) is None else run
+    firsts, results, runs = way(columns_of(keys), leaves, live)
+    return firsts, results, room(asked.name, runs, size)
 
 
 def _as_words(asked: Combination, leaves: list[jax.Array], names: list[str]) -> list[tuple[Leaf, Any, Words]] | None:

@@ -237,11 +237,10 @@ def _without_nan(x: jax.Array) -> jax.Array:
 
 
 def _top_p_tokens(
-    x: jax.Array, u: jax.Array, temperature: jax.Array | None, mass: jax.Array, share: jax.Array | None
+    x: jax.Array, u: jax.Array, temperature: jax.Array, mass: jax.Array, share: jax.Array | None
 ) -> jax.Array:
     """Draws a token from each row. Other arguments are columns: a number per row, or one."""
-    one = jnp.ones((1, 1), jnp.float32)
-    columns = [u, one if temperature is None else temperature, mass, 0 * one if share is None else share]
+    columns = [u, temperature, mass, jnp.zeros((1, 1), jnp.float32) if share is None else share]
     axes = [0 if column.shape[0] == x.shape[0] else None for column in columns]
     given = [column[0] if axis is None else column for column, axis in zip(columns, axes, strict=True)]
     return jax.vmap(lambda *row: _sample_top_p.run(row)[0], in_axes=(0, *axes))(x, *given)
