@@ -171,24 +171,16 @@ def same_rows(
     return starts, _require(operation, "other", expected, ends, holds, shown=lambda: others)
 
 
-def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
-    """With checks on, requires offsets that begin with 0 and neither decrease nor exceed `capacity`."""
-    return _require(
-        operation,
-        "offsets",
-        f"non-decreasing integers that start with 0 and are at most {capacity}",
-        offsets,
-        lambda x: _is_ascending(x) & (x <= capacity) & ((x == 0) | (jnp.arange(x.shape[0]) > 0)),
-    )
-
-
-def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
-    """Checks offsets like `row_offsets`, for an unknown number of items."""
+def row_offsets(operation: str, offsets: jax.Array, capacity: int | None = None) -> jax.Array:
+    """With checks on, requires offsets that begin with 0 and neither decrease nor exceed `capacity`, if it is known."""
 
     def holds(x: jax.Array) -> jax.Array:
-        return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
+        return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0)) & (capacity is None or x <= capacity)
 
-    return _require(operation, "offsets", f"{ASCENDING} that start with 0 ({LENGTHS})", offsets, holds)
+    expected = f"{ASCENDING} that start with 0 ({LENGTHS})"
+    if capacity is not None:
+        expected = f"non-decreasing integers that start with 0 and are at most {capacity}"
+    return _require(operation, "offsets", expected, offsets, holds)
 
 
 IDS_IN_ORDER = "ids in non-decreasing order, with no other items between those of a segment"

@@ -148,10 +148,10 @@ class Leaf:
 
     def reduced(self, grouping: Grouping) -> jax.Array:
         """Returns the results of a reduction."""
+        if self.is_empty and self.made not in OF_ANY_DTYPE.values():
+            return self.nothing(grouping.leading)
         if self.made is not None:
             return self.made(self, grouping)
-        if self.is_empty:
-            return self.nothing(grouping.leading)
         combined = grouping.combine(self.kind, self.x, self.wide)
         return self.results(combined, grouping.leading, lambda: grouping.counts(combined.dtype))
 
@@ -180,8 +180,6 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
     Without that subtraction, the rounding of the mean can exceed the differences of nearly equal items. Differences of
     integers are exact.
     """
-    if leaf.is_empty:
-        return leaf.nothing(grouping.leading)
     inside = grouping.spread(jnp.ones(grouping.leading, jnp.uint8)) > 0
     inside = _like_rows(inside, leaf.x)
     minima = grouping.spread(grouping.combine(Kind.MIN, jax.lax.stop_gradient(leaf.x)))
@@ -218,16 +216,12 @@ def _end(leaf: Leaf, grouping: Grouping, last: bool) -> jax.Array:
 
 
 def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    if leaf.is_empty:
-        return leaf.nothing(grouping.leading)
     of_rows = of_column if leaf.x.ndim == 1 else jax.vmap(of_column, in_axes=1, out_axes=-1)
     return _result(leaf, grouping, of_rows(leaf.x))
 
 
 def _nan_mean(leaf: Leaf, grouping: Grouping) -> jax.Array:
     """Returns the mean of items that are not NaN; NaN if there are none."""
-    if leaf.is_empty:
-        return leaf.nothing(grouping.leading)
     counts = grouping.combine(Kind.ADD, (~jnp.isnan(leaf.x)).astype(grouping.index_dtype))
     sums = grouping.combine(Kind.ADD, _without_nan(leaf.x, 0), leaf.wide)
     return _result(leaf, grouping, quotient(sums, counts))
@@ -239,8 +233,6 @@ def _without_nan(x: jax.Array, instead: ArrayLike) -> jax.Array:
 
 def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
     """Returns the extremum of items that are not NaN; NaN if there are none."""
-    if leaf.is_empty:
-        return leaf.nothing(grouping.leading)
     found = grouping.combine(leaf.kind, _without_nan(leaf.x, jnp.inf if leaf.kind == Kind.MIN else -jnp.inf))
     exists = grouping.combine(Kind.OR, ~jnp.isnan(leaf.x))
     return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))

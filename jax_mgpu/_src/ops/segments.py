@@ -28,7 +28,7 @@ from jax_mgpu._src.arguments.preconditions import (
     ids_hold,
     ids_in_order,
     not_negative,
-    row_splits,
+    row_offsets,
     segment_heads,
     segments_apart,
     without_gaps,
@@ -158,7 +158,7 @@ class Segments(Ranges):
                 raise value_error(name, "offsets", f"0 as the first ({LENGTHS})", int(given[0]))
             _expect_ascending(name, "offsets", given)
             return cls.of(*_narrow(given[:-1], given[1:]))
-        given = row_splits(name, given)
+        given = row_offsets(name, given)
         return cls.of(given[:-1], given[1:])
 
     @classmethod
