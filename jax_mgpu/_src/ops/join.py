@@ -270,7 +270,7 @@ def rows_by_key(
     rows: tuple[jax.Array, jax.Array],
     counts: tuple[Any, Any],
     size: int,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> list[jax.Array]:
     """Returns the rows of a and b in each row of a join of unsorted codes, and the number of rows.
 
     Rows come in any order, but those of one row of a are in b's order. If there are more than `size` rows, any of them
@@ -292,27 +292,22 @@ def rows_by_key(
         has_partner = ordered.partners()[1] > 0
         kept, count = kept_positions(ordered.a_live & (has_partner == (kind == "semi")), size)
         numbers = _numbers(ordered.rows.order, kept)
-        return numbers, jax.lax.full_like(numbers, -1), count
+        return [numbers, jax.lax.full_like(numbers, -1), count]
     keep_a, keep_b = KINDS[kind]
 
-    def by_order() -> tuple[jax.Array, jax.Array, jax.Array]:
+    def by_order() -> list[jax.Array]:
         ordered = found()
         a_places, b_places, count = _join.run(ordered.pair.operands, size=size, keep_a=keep_a, keep_b=keep_b)
-        return _numbers(ordered.rows.order, a_places), _numbers(ordered.others.order, b_places), count
+        return [_numbers(ordered.rows.order, a_places), _numbers(ordered.others.order, b_places), count]
 
     by_buckets = codes[0].dtype == jnp.uint32 and rows[0].dtype == jnp.int32 and not keep_b
     if not by_buckets or not fit_for_buckets(n_a, n_b, size) or not is_of_one_device():
         return by_order()
 
-    def in_buckets() -> tuple[jax.Array, jax.Array, jax.Array]:
+    def in_buckets() -> list[jax.Array]:
         tables = BucketTables((mixed(codes[0]), mixed(codes[1])), counts, rows)
         others = tables.others()
-
-        def joined() -> tuple[jax.Array, jax.Array, jax.Array]:
-            a_rows, b_rows, count = tables.joined(others, size, keep_a)
-            return a_rows, b_rows, count
-
-        return cond(of_all(others.fits), joined, by_order)
+        return cond(of_all(others.fits), lambda: tables.joined(others, size, keep_a), by_order)
 
     return platform_dependent(cuda=in_buckets, default=by_order)
 
