@@ -332,9 +332,9 @@ def test_defaults_and_nothing() -> None:
 
 
 def source_of(call, *arguments):
-    """Returns the function of a call's kernels, and the call's equation."""
+    """Returns the operator of a call's kernels, and the call's equation."""
     (equation,) = kernel_calls(call, *arguments)
-    return equation.params["function"].value, equation
+    return equation.params["function"].value.written, equation
 
 
 HEAD = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,52 +12,10 @@ import jax
 from jax_mgpu._src.arguments.annotations import Attribute
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.operation import Operation
-from jax_mgpu._src.functions.emit import Layout
+from jax_mgpu._src.functions.emit import Layout, OperatorData
 
 # A scan gives rows of at least so many bytes their own tiles; shorter rows share tiles.
 LONG_ROW_BYTES = 1 << 17
-
-
-@dataclasses.dataclass(frozen=True)
-class WrittenOperator:
-    """An operator as data, and what the handlers need.
-
-    Args:
-      data: the lines of its functions.
-      element: the layout of an item in memory.
-      largest_bytes: as in `OperatorData`.
-      state_bytes: the size of a kernel's state.
-    """
-
-    data: str
-    element: Layout
-    results: tuple[Any, ...]
-    largest_bytes: int
-    state_bytes: int
-
-    def call_attributes(
-        self, leaves: Sequence[Any], has_heads: bool, captures: int, batch_rank: int, own: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Returns the handlers' attributes; `own` are the operation's."""
-        widths = [self.element.leaf_bytes(leaf) for leaf in range(len(leaves))]
-        own = dict(own)
-        if "reverse" in own:
-            row_bytes = leaves[0].shape[batch_rank] * sum(widths)
-            shares_tiles = own["width"] == 0 and batch_rank > 0 and row_bytes < LONG_ROW_BYTES
-            own["segmented"] = int(has_heads or shares_tiles)
-        return {
-            **own,
-            "leaves": len(leaves),
-            "captures": captures,
-            "batch_rank": batch_rank,
-            "item_bytes": self.largest_bytes,
-            "widest": max(widths),
-            "packed": sum(widths),
-            "results": len(self.results),
-            "result_bytes": Layout.of(self.results).item_bytes,
-            "state_bytes": self.state_bytes,
-            "function": self.data,
-        }
 
 
 class CompiledOperation(Operation):
@@ -84,6 +41,29 @@ class CompiledOperation(Operation):
         if problem:
             warn_once(f"functions as {self.what} run in plain JAX, which is slower: {problem}")
         return bool(problem)
+
+    def attributes_of(self, written: OperatorData, operands: Sequence[Any], own: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the attributes of handlers that run an operator. Operands end with heads and a count."""
+        leaves, heads, batch_rank = operands[: self.captured.start], operands[-2], self._batch_rank(operands)
+        widths = [written.element.leaf_bytes(leaf) for leaf in range(len(leaves))]
+        own = dict(own)
+        if "reverse" in own:
+            row_bytes = leaves[0].shape[batch_rank] * sum(widths)
+            shares_tiles = own["width"] == 0 and batch_rank > 0 and row_bytes < LONG_ROW_BYTES
+            own["segmented"] = int(heads.size > 0 or shares_tiles)
+        return {
+            **own,
+            "leaves": len(leaves),
+            "captures": self.captures,
+            "batch_rank": batch_rank,
+            "item_bytes": written.largest_bytes,
+            "widest": max(widths),
+            "packed": sum(widths),
+            "results": len(written.results),
+            "result_bytes": Layout.of(written.results).item_bytes,
+            "state_bytes": written.state_bytes,
+            "function": written.data,
+        }
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         if all(axis is None for axis in axes[self.captured]):

@@ -44,8 +44,8 @@ from jax_mgpu._src.core.compat import (
     without_values,
 )
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Keyed
-from jax_mgpu._src.functions.compiled_operation import CompiledOperation, WrittenOperator, warn_once
-from jax_mgpu._src.functions.emit import Stage, Unsupported, elementwise, emit_operator
+from jax_mgpu._src.functions.compiled_operation import CompiledOperation, warn_once
+from jax_mgpu._src.functions.emit import OperatorData, Stage, Unsupported, elementwise, emit_operator
 from jax_mgpu._src.functions.operators import (
     Kind,
     Operator,
@@ -93,10 +93,11 @@ class _Traced:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Function(WrittenOperator):
+class _Function:
     """A function as data, without captured values.
 
     Args:
+      written: its lines and layouts.
       identity: the result over no items, if it can occur.
       load: makes items from those in memory.
       kind: the built-in operator, or None.
@@ -106,6 +107,7 @@ class _Function(WrittenOperator):
       kept: places among the results of `whole`.
     """
 
+    written: OperatorData
     combine: _Traced
     identity: tuple[Any, ...] | None
     load: _Traced | None
@@ -125,9 +127,14 @@ class _Function(WrittenOperator):
         return partials_of(self.combine.jaxpr, consts, leaves)
 
     @property
+    def results(self) -> tuple[Any, ...]:
+        """The leaves of a result."""
+        return self.written.results
+
+    @property
     def largest_segment_bytes(self) -> int:
         """The bytes per item for which a thread of a segmented reduction needs room."""
-        return max(self.state_bytes, self.largest_bytes)
+        return max(self.written.state_bytes, self.written.largest_bytes)
 
     def keeping(self, key: Keyed, kept: tuple[int, ...], *, reverse: int, exclusive: int) -> Keyed:
         """Returns the function with these results only; it captures nothing."""
@@ -136,11 +143,12 @@ class _Function(WrittenOperator):
             whole: _Function = self.whole.value
             return whole.keeping(self.whole, kept, reverse=reverse, exclusive=exclusive)
         states = self.results
-        results = tuple(states[i] for i in kept)
         load = None
         with free_of_explicit_axes():
             closed = jax.make_jaxpr(self.combine(()))(*states, *states)
-            finish = Stage((jax.make_jaxpr(lambda *state: [state[i] for i in kept])(*states),), results)
+            finish = Stage(
+                (jax.make_jaxpr(lambda *state: [state[i] for i in kept])(*states),), tuple(states[i] for i in kept)
+            )
             if self.load is not None:
                 items = [var.aval for var in self.load.jaxpr.invars[len(self.load.consts) :]]
                 load = Stage((jax.make_jaxpr(self.load(()))(*items),), tuple(items[:-1]))
@@ -154,7 +162,7 @@ class _Function(WrittenOperator):
             load=load,
             finish=finish,
         )
-        function = dataclasses.replace(self, data=written.data, results=results, whole=key, kept=kept)
+        function = dataclasses.replace(self, written=written, whole=key, kept=kept)
         return Keyed((key, kept), function)
 
     def operator(self, captures: Sequence[Any]) -> Operator:
@@ -416,10 +424,9 @@ def _written(
         load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
         if operator.kind is None:
             closed, given = _traced_function(operator, structure, items)
-            finished: Sequence[Any] = items
         else:
             assert load is not None and load_closed is not None
-            closed, given, finished = _traced_builtin(operator, items[0], load.position_dtype)
+            closed, given = _traced_builtin(operator, items[0], load.position_dtype)
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.explicit_axes or mesh.manual_axes:
         for one in (closed, load_closed):
@@ -448,11 +455,7 @@ def _written(
     combine, loaded = traced
     assert combine is not None
     function = _Function(
-        data=written.data,
-        element=written.element,
-        results=tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in finished),
-        largest_bytes=written.largest_bytes,
-        state_bytes=written.state_bytes,
+        written=dataclasses.replace(written, captures=()),
         combine=combine,
         identity=known,
         load=loaded,
@@ -519,10 +522,8 @@ def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[A
     return jax.make_jaxpr(flat)(*items, *items), {"avals": items}
 
 
-def _traced_builtin(
-    operator: Operator, item: Aval, position_dtype: DTypeLike
-) -> tuple[Any, dict[str, Any], Sequence[Any]]:
-    """Traces a built-in operator; also returns its arguments of `emit_operator`, and its results' types.
+def _traced_builtin(operator: Operator, item: Aval, position_dtype: DTypeLike) -> tuple[Any, dict[str, Any]]:
+    """Traces a built-in operator; also returns its arguments of `emit_operator`.
 
     States are made from an item and its position.
     """
@@ -543,9 +544,9 @@ def _traced_builtin(
         "neutral": [np.asarray(value).astype(aval.dtype) for value, aval in zip(identity, avals, strict=True)],
         "dead": operator.dead,
         "stages": (extract,),
-        "finish": Stage((finish,), tuple(finish.out_avals)),
+        "finish": Stage((finish,), tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in finish.out_avals)),
     }
-    return jax.make_jaxpr(flat)(*avals, *avals), given, finish.out_avals
+    return jax.make_jaxpr(flat)(*avals, *avals), given
 
 
 def _place(value: Any, captures: Sequence[Any]) -> Any:
@@ -603,10 +604,7 @@ class FunctionOperation(CompiledOperation):
         """Replaces the `Keyed` function by its lines and its sizes."""
         function: _Function = attributes["function"].value
         own = {name: value for name, value in attributes.items() if name != "function"}
-        has_heads = operands[-2].size > 0
-        return function.call_attributes(
-            operands[: self.leaves], has_heads, self.captures, self._batch_rank(operands), own
-        )
+        return self.attributes_of(function.written, operands, own)
 
     def _reduced(self, *operands: Aval, function: Keyed) -> Sequence[Any]:
         del operands

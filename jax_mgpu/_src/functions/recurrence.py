@@ -24,8 +24,8 @@ from jax_mgpu._src.core.compat import ad, free_of_explicit_axes, is_sharded, is_
 from jax_mgpu._src.core.operation import ABSENT, Operation
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.blocked_scan import select
-from jax_mgpu._src.functions.compiled_operation import CompiledOperation, WrittenOperator
-from jax_mgpu._src.functions.emit import Stage, emit_operator
+from jax_mgpu._src.functions.compiled_operation import CompiledOperation
+from jax_mgpu._src.functions.emit import OperatorData, Stage, emit_operator
 from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.keys.bits import shifted
 
@@ -109,12 +109,11 @@ class _Recurrence(CompiledOperation):
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the attributes of the scan."""
-        *leaves, heads, _ = operands
-        reverse = attributes["reverse"]
-        width = leaves[0].shape[-1] if self.ranks[0] > 1 else 0
+        a, reverse = operands[0], attributes["reverse"]
+        width = a.shape[-1] if self.ranks[0] > 1 else 0
         own = {"width": width, "exclusive": 0, "reverse": reverse, "total": 0}
-        written = _written(np.dtype(leaves[0].dtype), bool(reverse), bool(attributes["late"]), self.multiplied)
-        return written.call_attributes(leaves, heads.size > 0, 0, self._batch_rank(operands), own)
+        written = _written(np.dtype(a.dtype), bool(reverse), bool(attributes["late"]), self.multiplied)
+        return self.attributes_of(written, operands, own)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
         """Returns a batch of adjacent columns as a recurrence of rows, read in place."""
@@ -247,7 +246,7 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 @functools.cache
-def _written(dtype: DTypeLike, reverse: bool, late: bool, multiplied: bool) -> WrittenOperator:
+def _written(dtype: DTypeLike, reverse: bool, late: bool, multiplied: bool) -> OperatorData:
     number = jax.ShapeDtypeStruct((), dtype)
     part = jax.ShapeDtypeStruct((), accumulator_dtype(dtype))
     parts = [part] * (2 + late)
@@ -269,10 +268,9 @@ def _written(dtype: DTypeLike, reverse: bool, late: bool, multiplied: bool) -> W
         finish = Stage((closed,), tuple(leaves[1:]))
         closed = jax.make_jaxpr(lambda *pair: combined(pair[: len(parts)], pair[len(parts) :]))(*parts, *parts)
     neutral = NEUTRAL[: len(parts)]
-    written = emit_operator(
+    return emit_operator(
         closed, parts, neutral=neutral, load=items, finish=finish, reverse=reverse, takes_next=multiplied
     )
-    return WrittenOperator(written.data, written.element, finish.avals, written.largest_bytes, written.state_bytes)
 
 
 _recurrence = functools.cache(_Recurrence)

@@ -37,6 +37,7 @@ class OperatorData:
       data: the lines of its functions.
       item: the layout of combined items.
       element: the layout in memory.
+      results: the leaves of a result.
       captures: arrays that stay in memory, by number.
       commutes: whether the operator is known to commute.
       has_neutral: whether it has a neutral state; otherwise each state needs a flag that says if it is empty.
@@ -45,6 +46,7 @@ class OperatorData:
     data: str
     item: Layout
     element: Layout
+    results: tuple[Any, ...]
     captures: tuple[Any, ...]
     commutes: bool
     has_neutral: bool
@@ -131,7 +133,8 @@ def emit_operator(
         beside = element.names("e") if takes_next else []
         made = emit_stages(finish.closed, item.names("x") + beside, [], capture)
         text += function_lines("finish", made.body, made.results)
-    return OperatorData("\n".join(text), item, element, tuple(capture.arrays), commutes, has_neutral)
+    captures = tuple(capture.arrays)
+    return OperatorData("\n".join(text), item, element, tuple(result_avals), captures, commutes, has_neutral)
 
 
 def function_lines(
