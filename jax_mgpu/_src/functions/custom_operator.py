@@ -626,8 +626,7 @@ class FunctionOperation(CompiledOperation):
         if width:
             scan_column = functools.partial(self._plain, function=function, **flags)
             of_column = [1] * self.leaves + [None] * (self.captures + 2)
-            scanned: Sequence[Any] = jax.vmap(lambda *given: list(scan_column(*given)), of_column, 1)(*operands)
-            return scanned
+            return jax.vmap(lambda *given: list(scan_column(*given)), of_column, 1)(*operands)
         leaves, captures, (heads, count) = operands[: self.leaves], operands[self.captured], operands[-2:]
         compiled, n, operation = function.value, leaves[0].shape[0], self.name.removesuffix("_by_function")
         x = compiled.items(leaves, captures, count)

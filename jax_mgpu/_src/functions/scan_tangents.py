@@ -275,5 +275,4 @@ def _sums(x: jax.Array, heads: jax.Array, count: jax.Array, reverse: int) -> jax
     name = "scan" if x.ndim == 1 else "scan_rows"
     initial = {"initial": ABSENT} if x.ndim == 1 else {}
     flags: dict[str, Attribute] = {"exclusive": False, "reverse": bool(reverse), "total": False}
-    result: jax.Array = REGISTRY[name](x=x, heads=heads, count=count, **initial, op=Kind.ADD, **flags)[0]
-    return result
+    return REGISTRY[name](x=x, heads=heads, count=count, **initial, op=Kind.ADD, **flags)[0]

@@ -310,8 +310,7 @@ def put(
 
 def _set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Array:
     # JAX transposes only scatters to unique indices, as derivatives of narrow floats require.
-    result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
-    return result
+    return arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
 
 
 def _rows_of_all(

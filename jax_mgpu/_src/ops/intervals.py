@@ -330,8 +330,7 @@ def _gather_fallback(
 
 def _moved_items(x: Aval, into: Aval, gathers: int) -> int:
     """Returns the largest number of work items of a move, by the rule of its handlers."""
-    result: int = max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
-    return result
+    return max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
 
 
 def _move_fallback(

@@ -288,8 +288,7 @@ def _add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indic
     given = {"indices": gather(taken, order, inside=True), "heads": bounds[:-1], "count": bounds[-1:]}
     if weights.size:
         weights = gather(weights, order, unique=True, inside=True)
-    sums: jax.Array = REGISTRY["gathered_rows"](x=rows, weights=weights, op=Kind.ADD, wide=False, **given)[0]
-    return sums
+    return REGISTRY["gathered_rows"](x=rows, weights=weights, op=Kind.ADD, wide=False, **given)[0]
 
 
 def _is_narrow_float(x: Aval) -> bool:
@@ -306,8 +305,7 @@ def _exact_words(n: int) -> int:
 def _in_any_order(op: Kind, x: Aval) -> bool:
     """Whether atomic operations may combine items, because their order does not matter."""
     if op.gives_index:  # a position fits beside the key
-        result: bool = x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
-        return result
+        return x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
     if op == Kind.ADD:
         return not jnp.issubdtype(x.dtype, jnp.floating)
     return op not in (Kind.MUL, Kind.LOGSUMEXP)

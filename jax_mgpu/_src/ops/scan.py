@@ -763,8 +763,7 @@ def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes:
         return _transpose(cotangents, _of_column(column, operands.heads, operands.count), **attributes)
 
     axes = tuple([1, 0][: len(cotangents)])
-    result: jax.Array = jax.vmap(of_column, in_axes=axes, out_axes=1)(*cotangents)
-    return result
+    return jax.vmap(of_column, in_axes=axes, out_axes=1)(*cotangents)
 
 
 class _Scan(Operation):
