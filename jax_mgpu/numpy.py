@@ -266,7 +266,20 @@ def cumsum(call: Call) -> Any:
     return call.with_kernels()
 
 
-@like(_jnp.cumprod, "a", min_items=64, min_items_on_gpu=2**15)
+MULTIPLIED = 2**15  # for fewer items, XLA's running product is faster on a GPU
+
+
+def _multiplied(call: Call) -> int:
+    """Returns the number of items; a small one where XLA:GPU multiplies more of them faster along the last axis."""
+    items, shape, axis = item_count(call.a), call.a.shape, -1 if call.axis is None else call.axis
+    if not shape or axis not in (-1, len(shape) - 1):
+        return items
+    row = items if call.axis is None else shape[-1]
+    is_slow = items < 2**18 or (items < 2**21 and 2**13 <= row < 2**20)
+    return min(items, MULTIPLIED - 1) if is_slow else items
+
+
+@like(_jnp.cumprod, "a", min_items=64, min_items_on_gpu=MULTIPLIED, measure=_multiplied)
 def cumprod(call: Call) -> Any:
     """`jax.numpy.cumprod`, by the kernels of `jax_mgpu.scan`.
 
@@ -523,7 +536,25 @@ def _bincount_now(call: Call) -> Any:
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
 
 
-@like(_jnp.bincount, "x", "weights", min_items=NEVER, min_items_on_gpu=2**15, unsized=("length", _bincount_now))
+COUNTED, PER_BIN = 2**15, 32  # for fewer items, or fewer per bin, XLA's scatter is faster on a GPU
+
+
+def _counted_items(call: Call) -> int:
+    """Returns the number of items; a small one if XLA:GPU counts more of them faster."""
+    items = item_count(call.x)
+    is_slow = call.weights is None and items < 2**21 and _is_size(call.length) and items < PER_BIN * call.length
+    return min(items, COUNTED - 1) if is_slow else items
+
+
+@like(
+    _jnp.bincount,
+    "x",
+    "weights",
+    min_items=NEVER,
+    min_items_on_gpu=COUNTED,
+    measure=_counted_items,
+    unsized=("length", _bincount_now),
+)
 def bincount(call: Call) -> Any:
     """`jax.numpy.bincount`, by the kernels of `jax_mgpu.bincount`; sums have the same bits in every run.
 

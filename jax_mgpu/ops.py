@@ -64,7 +64,14 @@ def _freely_added(call: Call) -> int:
     return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
 
 
-SMALL = 2**17  # for fewer items, XLA's scatter, one kernel, is faster on a GPU
+SMALL, PER_SEGMENT = 2**17, 32  # for fewer items, XLA's scatter, one kernel, is faster on a GPU
+
+
+def _added(call: Call) -> int:
+    """Returns the number of items; a small one for integers if segments have so few that XLA:GPU adds them faster."""
+    items, number = _freely_added(call), call.num_segments
+    is_slow = call.data.ndim == 1 and items < 2**23 and isinstance(number, int) and items < PER_SEGMENT * number
+    return min(items, SMALL - 1) if is_slow else items
 
 
 def _by_segment(original: F, measure: Callable[[Call], int] | None = None) -> Callable[[Callable[[Call], Any]], F]:
@@ -74,7 +81,7 @@ def _by_segment(original: F, measure: Callable[[Call], int] | None = None) -> Ca
     return like(original, "data", "segment_ids", **options)
 
 
-@_by_segment(jax.ops.segment_sum, _freely_added)
+@_by_segment(jax.ops.segment_sum, _added)
 def segment_sum(call: Call) -> Any:
     """`jax.ops.segment_sum`, by the kernels of `jax_mgpu.reduce_by_id`.
 

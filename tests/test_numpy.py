@@ -128,6 +128,24 @@ def test_few_short_rows_are_selected_by_jax_on_a_gpu(monkeypatch):
         assert _uses_kernels(lambda x: mnp.top_k(x, 8), jnp.zeros(shape)) == runs
 
 
+def test_running_products_are_those_of_jax_where_it_is_faster_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(drop_in, "platforms", lambda: {"cuda"})
+    for shape, axis, runs in (((64, 2**14), 1, False), ((64, 2**14), 0, True), ((256, 2**12), 1, True)):
+        assert _uses_kernels(lambda x, axis=axis: mnp.cumprod(x, axis=axis), jnp.zeros(shape)) == runs
+    for n, runs in ((2**16, False), (2**20, True)):
+        assert _uses_kernels(mnp.cumprod, jnp.zeros(n)) == runs
+
+
+def test_few_items_per_bin_are_counted_by_jax_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(drop_in, "platforms", lambda: {"cuda"})
+    ids = jnp.zeros(2**18, np.int32)
+    for bins, runs in ((2**12, True), (2**13 + 1, False)):
+        assert _uses_kernels(lambda ids, bins=bins: mnp.bincount(ids, length=bins), ids) == runs
+        assert _uses_kernels(lambda ids, bins=bins: jax_mgpu.ops.segment_sum(ids, ids, bins), ids) == runs
+        assert _uses_kernels(lambda ids, bins=bins: jax_mgpu.ops.segment_sum(ids.astype(np.float32), ids, bins), ids)
+        assert _uses_kernels(lambda ids, bins=bins: mnp.bincount(ids, ids.astype(np.float32), length=bins), ids)
+
+
 def test_fill_values_that_compare_equal_are_not_the_same():
     x = jnp.zeros(300).at[3].set(1.0)
     for value in (-0.0, 0.0, 0, True, 1, 1.0):
