@@ -10,6 +10,7 @@ With `--devices 4`, the functions run over a mesh axis of 4 CPU devices, each wi
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -114,6 +115,7 @@ def cost(trace: Callable[[], Any], *, compiles: bool) -> tuple[int, float, list[
     """Measures a program: its equations, the KB of its text, and the seconds to trace, lower and compile it."""
     from tests import budgets
 
+    gc.collect()  # or this program would pay for the objects of earlier ones
     times = [time.process_time()]
     traced = trace()
     times.append(time.process_time())

@@ -415,15 +415,17 @@ def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
     return PartitionSpec(*[None] * rank, *partition_spec(x)[1:])
 
 
-def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax.Array:
+def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array, *, tiled: bool = False) -> jax.Array:
     """Returns `[devices, ...]` from one value per device; if shard_map tracks what varies, the result does not vary.
+
+    With `tiled`, rows of devices follow each other along the first axis.
 
     `index` is the device's own index, which varies if shard_map tracks what varies. Otherwise cotangents of the result
     differ between devices, and the transpose must add them.
     """
     aval = jax.typeof(index)
     tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
-    gathered: jax.Array = jax.lax.all_gather(x, axis_name, to="invarying" if tracked else "varying")
+    gathered: jax.Array = jax.lax.all_gather(x, axis_name, tiled=tiled, to="invarying" if tracked else "varying")
     return gathered
 
 

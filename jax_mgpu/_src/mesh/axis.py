@@ -64,6 +64,10 @@ class Axis:
         gathered: T = jax.tree.map(lambda x: invariant_gather(jnp.asarray(x), self.name, self.index), tree)
         return gathered
 
+    def gather_rows(self, x: jax.Array) -> jax.Array:
+        """Gathers the rows of all devices, one device after the other, the same on all of them."""
+        return invariant_gather(x, self.name, self.index, tiled=True)
+
     @functools.cached_property
     def shares_memory(self) -> bool | None:
         """Whether the devices share their memory, as on CPUs; None if the mesh does not name its devices.
@@ -92,6 +96,11 @@ class Axis:
     def live(self, argument: str, n: int, count: jax.Array) -> jax.Array:
         """Returns the number of this device's live items, in the type of global positions."""
         return live_items(n, count, self.index_dtype(argument, n))
+
+    def begin_and_total(self, counts: jax.Array) -> jax.Array:
+        """Returns the global position of this device's first item, and the number of all items, by one reduction."""
+        is_added = (self.devices < self.index) | np.array([[False], [True]])
+        return jnp.sum(jnp.where(is_added, counts, 0), axis=1, dtype=counts.dtype)
 
     def begin(self, counts: jax.Array) -> jax.Array:
         """Returns the global position of this device's first item."""

@@ -180,28 +180,35 @@ def by_size(axis: Axis, slots: int, gathered: Callable[..., T], spread: Callable
     return by_platform(axis, gathered, spread) if are_few else spread
 
 
-def everywhere(
-    axis: Axis, x: jax.Array, counts: jax.Array, starts: Sequence[int] = (0,)
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def everywhere(axis: Axis, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the live rows of all devices on each device, followed by 0; devices share their memory.
 
     Args:
       axis: the devices.
       x: this device's rows.
-      counts: the rows of each device, or of its first run, then of its second, and so on.
-      starts: where the runs begin among a device's rows.
+      counts: the rows of each device.
 
-    Returns: The rows, where each run begins and the last one ends, and the number of all rows, `[1]`.
+    Returns: The rows, where those of each device begin and the last ones end, and the number of all rows, `[1]`.
     """
-    (n, *_), dtype, form = x.shape, counts.dtype, RowForm(axis.operation, "x", x)
-    begins = (np.array(starts)[:, None] + np.arange(axis.size) * n).reshape(-1)
+    return all_everywhere(axis, [x], [counts])
+
+
+def all_everywhere(
+    axis: Axis, arrays: Sequence[jax.Array], counts: Sequence[jax.Array]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`everywhere` for several arrays, in one result: the rows of the first one come first."""
+    dtype, form, slots = counts[0].dtype, RowForm(axis.operation, "x", arrays[0]), [x.shape[0] for x in arrays]
+    ends = np.cumsum([axis.size * n for n in slots])
+    begins = [end - axis.size * n + np.arange(axis.size) * n for n, end in zip(slots, ends, strict=True)]
     # One more run, which is empty: XLA:CPU takes evenly spaced numbers for a program, and a constant for none.
-    begins = np.append(begins, 0).astype(dtype)
-    offsets, total = scan(jnp.append(counts, 0), exclusive=True, return_total=True)
+    starts = np.concatenate([*begins, [0]]).astype(dtype)
+    offsets, total = scan(jnp.concatenate([*counts, np.zeros(1, dtype)]), exclusive=True, return_total=True)
     total = total.reshape(1)
-    gathered = form.pack("x", axis.gather(x).reshape(-1, *x.shape[1:]))
-    runs = {"starts": begins, "offsets": offsets, "total": total, "fill_value": form.fill(0)}
-    return form.unpack(gather_rows(x=gathered, **runs, size=axis.size * n, disjoint=True)[0]), offsets, total
+    gathered = [axis.gather_rows(form.pack("x", x)) for x in arrays]
+    every = jnp.concatenate(gathered) if len(arrays) > 1 else gathered[0]
+    runs = {"starts": starts, "offsets": offsets, "total": total, "fill_value": form.fill(0)}
+    rows = gather_rows(x=every, **runs, size=int(ends[-1]), disjoint=True)
+    return form.unpack(rows[0]), offsets, total
 
 
 def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:

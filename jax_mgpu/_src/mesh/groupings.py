@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 from jax_mgpu._src.arguments.check import value_error
 from jax_mgpu._src.arguments.counts import count_of, heads_inside, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.named_operators import Grouping, Leaf
 from jax_mgpu._src.functions.operators import Kind, wide_dtype
@@ -21,9 +23,9 @@ from jax_mgpu._src.mesh.ids import reduce_by_id
 from jax_mgpu._src.mesh.reductions import reduce, segmented_reduce, segmented_scan
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.segments import segmented_sort
-from jax_mgpu._src.mesh.selections import item_at, run_marks
+from jax_mgpu._src.mesh.selections import item_at, ordered_items, run_marks
 from jax_mgpu._src.mesh.sorts import sort
-from jax_mgpu._src.ops.order_statistics import middle, quantiles
+from jax_mgpu._src.ops.order_statistics import middle
 from jax_mgpu._src.ops.reduce_by_id import _has_id
 
 
@@ -82,7 +84,8 @@ class _All(_OverAxis):
         return jnp.where(live, results[None], 0)
 
     def median(self, x: jax.Array) -> jax.Array:
-        return quantiles(self.axis.operation, x, ABSENT, 0.5, count_of(self.count), None, self.axis.name)
+        number, items_at = ordered_items(self.axis, x, self.count)
+        return middle(x.dtype, number, lambda ranks: list(items_at(stack(ranks))))
 
     def distinct(self, x: jax.Array) -> jax.Array:
         with by_construction():
@@ -119,8 +122,12 @@ class _Segments(_OverAxis):
             return result
 
     def median(self, x: jax.Array) -> jax.Array:
-        begin = self.places(last=False)
-        return middle(x.dtype, self._sorted(x), begin, begin + self.counts(begin.dtype), self.take)
+        ordered, begin = self._sorted(x), self.places(last=False)
+
+        def items_at(ranks: Sequence[jax.Array]) -> Sequence[jax.Array]:
+            return [self.take(ordered, jnp.where(begin >= 0, begin + rank, -1)) for rank in ranks]
+
+        return middle(x.dtype, self.counts(begin.dtype), items_at)
 
     def distinct(self, x: jax.Array) -> jax.Array:
         marks = run_marks(self.axis, self._sorted(x), self.live, self.heads)

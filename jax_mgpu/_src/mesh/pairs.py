@@ -57,7 +57,8 @@ def pair_parts(
     `pairs`, the r-th copies of a key stay together.
     """
     slots = pair_slots(sum(x.shape[0] for x in arrays), pairs=pairs)
-    live, every = _live_counts(axis, arrays, counts, slots)
+    live = _live_counts(axis, arrays, counts, slots)
+    every = axis.gather(stack(live))
     edges = even_edges(axis, _whole(arrays, live, descending), every, None if even else slots, pairs=pairs)
     parts = Parts.between(axis, edges, slots)
     return [jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, 1)]
@@ -68,13 +69,10 @@ def pair_slots(items: int, *, pairs: bool) -> int:
     return (items // SLOTS + 1) * SLOTS if pairs else items
 
 
-def _live_counts(
-    axis: Axis, arrays: Sequence[jax.Array], counts: Sequence[Any], slots: int
-) -> tuple[list[jax.Array], jax.Array]:
-    """Returns the numbers of this device's live items, and those of all devices, `[devices, 2]`."""
+def _live_counts(axis: Axis, arrays: Sequence[jax.Array], counts: Sequence[Any], slots: int) -> list[jax.Array]:
+    """Returns the numbers of this device's live items."""
     dtype = axis.index_dtype("a and b", slots)
-    live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
-    return live, axis.gather(stack(live))
+    return [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
 
 
 def _whole(arrays: Sequence[jax.Array], live: Sequence[jax.Array], descending: bool) -> list[Sorted]:
@@ -205,10 +203,11 @@ def _dealt(
 
     def gathered(a: list[jax.Array], b: list[jax.Array], counts: tuple[jax.Array, jax.Array]) -> Any:
         """Cuts all items on each device, which takes its part of them."""
-        live, every = _live_counts(axis, (a[0], b[0]), counts, slots)
+        live = _live_counts(axis, (a[0], b[0]), counts, slots)
+        every = [axis.gather(x) for x in live]
         windows = even_windows(axis, _whole((a[0], b[0]), live, descending), every, pairs=pairs)
         moved = [
-            [keeping_bits(functools.partial(_window, axis, slots), x, every[:, i], *windows[i]) for x in leaves]
+            [keeping_bits(functools.partial(_window, axis, slots), x, every[i], *windows[i]) for x in leaves]
             for i, leaves in enumerate((a, b))
         ]
         return moved[0], moved[1], windows[0][1], windows[1][1]

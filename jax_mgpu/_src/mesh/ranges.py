@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.segments import GivenSegments
-from jax_mgpu._src.core.compat import stack
-from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.reductions import own_ends
+from jax_mgpu._src.mesh.reductions import number_before, own_ends
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.ops.load_balance import _search
-from jax_mgpu._src.ops.scan import scan_columns
+from jax_mgpu._src.ops.scan import heads_of_bounds
 
 
 class OverAxis:
@@ -31,7 +29,7 @@ class OverAxis:
         n, heads = segments.n, segments.heads
         live = axis.live("x", n, segments.count)
         self.axis, self.lives = axis, axis.gather(live)
-        here, total = axis.begin(self.lives), self.lives.sum(dtype=live.dtype)
+        here, total = axis.begin_and_total(self.lives)
         if segments.ends is not None:
             begin, end = (x.astype(live.dtype) for x in (heads, segments.ends))
             self.begin = here + jnp.clip(begin, 0, live)
@@ -44,7 +42,7 @@ class OverAxis:
         is_own = heads < live.astype(heads.dtype)
         self.begin = jnp.where(is_own, here + jnp.maximum(heads, 0).astype(live.dtype), following)
         self.end = jnp.append(self.begin[1:], following)[: heads.shape[0]]
-        self.own = jnp.sum(is_own, dtype=live.dtype)
+        self.own = number_before(heads, live.astype(heads.dtype)).astype(live.dtype)
 
     def firsts(self, lengths: jax.Array, width: int) -> jax.Array:
         """Returns the places of each segment's first items, `[m, width]`, -1 past their number."""
@@ -64,12 +62,12 @@ def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
 
     The first pair is the local part of an earlier device's segment, which begins at 0 and may be empty.
     """
-    live, begin, end, last = _own_ranges(axis, segments)
+    live, begin, end = _own_ranges(axis, segments)
     here = axis.begin(axis.gather(live))
-    reached = axis.gather(here + last)
+    turns = heads_of_bounds(begin, end)
+    reached = axis.gather(here + (turns[-1] if segments.m else 0))
     rest = jnp.clip(jnp.max(jnp.where(axis.devices < axis.index, reached, 0)) - here, 0, live)
-    turns = stack([begin, jnp.minimum(end, live)], -1).reshape(-1)
-    return scan_columns(jnp.concatenate([jnp.zeros_like(rest)[None], rest[None], turns]), Kind.MAX)
+    return jnp.concatenate([jnp.zeros_like(rest)[None], rest[None], jnp.clip(turns, rest, live)])
 
 
 def segment_ids(axis: Axis, segments: GivenSegments) -> jax.Array:
@@ -82,7 +80,7 @@ def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
     """Returns non-decreasing numbers: `2 i + 2` in segment i, one more in the gap after it, -1 past live items."""
     n, m = segments.n, segments.m
     dtype = axis.index_dtype("n", 2 * max(n, m) + 2)
-    _, begin, end, _ = _own_ranges(axis, segments)
+    _, begin, end = _own_ranges(axis, segments)
     first = axis.index.astype(dtype) * m
     latest = jnp.max(jnp.where(end > begin, first + jnp.arange(m, dtype=dtype), -1), initial=-1)
     earlier = jnp.max(jnp.where(axis.devices < axis.index, axis.gather(latest), -1))
@@ -91,11 +89,10 @@ def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
     return jnp.where(piece < 0, -1, 2 * number + 2 + piece.astype(dtype) % 2)
 
 
-def _own_ranges(axis: Axis, segments: GivenSegments) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Returns this device's live items, where its segments begin and end, and the last one's end; 0 for none."""
+def _own_ranges(axis: Axis, segments: GivenSegments) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns this device's live items, and where its segments begin and end."""
     live = axis.live("x", segments.n, segments.count)
     assert segments.ends is not None
     begin, end = (x.astype(live.dtype) for x in (segments.heads, segments.ends))
     begin = jnp.clip(begin, 0, live)
-    end = jnp.maximum(begin, end)
-    return live, begin, end, jnp.max(jnp.where(end > begin, end, 0), initial=0)
+    return live, begin, jnp.maximum(begin, end)

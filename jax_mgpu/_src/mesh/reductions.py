@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Pytree
-from jax_mgpu._src.arguments.counts import heads_inside, live_mask
+from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.core.compat import platform_dependent, reconcile_vma
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.operators import (
@@ -169,8 +169,8 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
     local = _local(axis, op, x, n, count)
     if isinstance(local, _Named) and local.kind == Kind.ADD and jnp.issubdtype(local.x.dtype, jnp.integer):
         return local.finish(axis.sum(local.total(count)))  # in any order
-    has, total = _over_devices(axis, local.combine(0), local.has_items, local.total(count))
-    return local.finish(_or_identity(local, has[-1:], _row(total, slice(-1, None)), 0))
+    every = _EveryState(axis, local.has_items, local.total(count))
+    return local.finish(_or_identity(local, *every.total(local.combine(0))))
 
 
 def scan(
@@ -178,9 +178,9 @@ def scan(
 ) -> Sequence[Any]:
     """Returns the prefixes at this device's items, earlier devices' items included."""
     local = _local(axis, op, x, n, count)
-    combine, total_here = local.combine(reverse), local.total(count, reverse)
-    has, states = _over_devices(axis, combine, local.has_items, total_here, reverse=reverse)
-    carry = _from_neighbour(axis, has, states, reverse)
+    combine = local.combine(reverse)
+    every = _EveryState(axis, local.has_items, local.total(count, reverse))
+    carry = every.before(combine, reverse)
     if isinstance(local, _Named) and local.starts_from_items and local.x.ndim == 1:
         begin = jnp.where(*carry, local.identity.astype(local.x.dtype))
         flags = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
@@ -189,8 +189,7 @@ def scan(
         results = [_with_carry(local, local.scan(ABSENT, exclusive, reverse), carry, True, reverse)]
     if not total:
         return results
-    end = slice(0, 1) if reverse else slice(-1, None)
-    return [*results, local.finish(_or_identity(local, has[end], _row(states, end), 0))]
+    return [*results, local.finish(_or_identity(local, *every.total(combine, reverse)))]
 
 
 def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
@@ -203,8 +202,8 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     front = local.total(first.reshape(1))
     # The scan begins at the last device, but within a segment earlier items come first.
     combine = local.combine(0)
-    has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
-    has, rest = _from_neighbour(axis, has, states, 1)
+    every = _EveryState(axis, first > 0, front, starts)
+    has, rest = every.before(lambda later, earlier: combine(earlier, later), 1)
     last = _row(results, last_slot)
     # If no later device contributes, `last` replaces `rest`. Otherwise an unused infinite product would have the
     # gradient NaN, even for a cotangent of 0.
@@ -240,8 +239,8 @@ def segmented_scan(
     combine = local.combine(reverse)
     if exclusive:
         state = _one(combine, state, local.item(at))
-    has, states = _over_devices(axis, combine, first > 0 if reverse else local.live > 0, state, starts, reverse)
-    carry = _from_neighbour(axis, has, states, reverse)
+    every = _EveryState(axis, first > 0 if reverse else local.live > 0, state, starts)
+    carry = every.before(combine, reverse)
     where = positions >= last if reverse else positions < first
     return [_with_carry(local, scanned, carry, where, reverse)]
 
@@ -268,67 +267,82 @@ def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.
     """
     if heads.shape[0] == 0:
         return jnp.zeros_like(live, bool), live, jnp.zeros_like(live), jnp.zeros_like(live)
-    heads = heads_inside(heads, n).astype(live.dtype)
-    slot = jnp.maximum(number_before(heads, live) - 1, 0)
-    starts = heads[0] < live
-    first, last = jnp.where(starts, heads[0], live), jnp.where(starts, heads[slot], 0)
-    return starts, first, last, slot
+    # Heads are searched as they are, because clipped heads would be one more array.
+    heads = wide_enough(heads, n)
+    slot = jnp.maximum(number_before(heads, live.astype(heads.dtype)) - 1, 0).astype(live.dtype)
+    first, last = (jnp.clip(heads[at], 0, n).astype(live.dtype) for at in (0, slot))
+    starts = first < live
+    return starts, jnp.where(starts, first, live), jnp.where(starts, last, 0), slot
 
 
-def _over_devices(
-    axis: Axis,
-    combine: Callable[[Any, Any], Any],
-    has: jax.Array | None,
-    state: Pytree,
-    starts: jax.Array | None = None,
-    reverse: int = 0,
-) -> tuple[jax.Array, Any]:
-    """Returns the combined states of devices 0 to i, for each i; with `reverse`, of devices i to the last.
+States = tuple[jax.Array, jax.Array, Any]  # whether devices have a state, whether a segment starts there, the states
+
+
+class _EveryState:
+    """The states of all devices.
 
     Args:
       axis: the devices.
-      combine: the operator, on arrays of states.
       has: whether this device has a state; None if all have one.
       state: its state.
-      starts: whether a segment starts on this device, so its state is not combined with earlier (or later) ones.
-      reverse: whether to begin at the last device.
-
-    Returns: Which results exist, `[devices]`, and the results. The tree of sums depends only on the number of devices.
+      starts: whether a segment starts on this device, so its state is not combined with those before it; None: nowhere.
     """
 
-    def step(
-        a: tuple[jax.Array, jax.Array, Any], b: tuple[jax.Array, jax.Array, Any]
-    ) -> tuple[jax.Array, jax.Array, Any]:
-        (a_starts, a_has, a_states), (b_starts, b_has, b_states) = a, b
-        joined = a_has & b_has & ~b_starts
+    def __init__(self, axis: Axis, has: jax.Array | None, state: Pytree, starts: jax.Array | None = None):
+        self.axis, self.all_have, self.none_starts = axis, has is None, starts is None
+        # Both flags are sent as one number. None is the same on all devices, so it is not sent.
+        bits = [flag.astype(jnp.int32) << i for i, flag in enumerate((has, starts)) if flag is not None]
+        self.flags, self.states = axis.gather((sum(bits[1:], bits[0]) if bits else None, state))
+
+    def _told(self, flags: jax.Array | None, states: Pytree) -> States:
+        none = jnp.zeros((self.axis.size,), bool)
+        has = ~none if flags is None or self.all_have else flags & 1 == 1
+        return has, none if flags is None or self.none_starts else flags & 2 == 2, states
+
+    def total(self, combine: Callable[[Any, Any], Any], reverse: int = 0) -> tuple[jax.Array, Any]:
+        """Returns all states combined, `[1]`, and whether there are any."""
+        return _combined(combine, self._told(self.flags, self.states), reverse)
+
+    def before(self, combine: Callable[[Any, Any], Any], reverse: int = 0) -> tuple[jax.Array, Any]:
+        """Returns the combined states of earlier devices, and whether there are any; with `reverse`, of later ones."""
+        axis, beyond = self.axis, 1 if reverse else 0
+
+        def nearest(x: jax.Array) -> jax.Array:
+            """Returns the entries of devices in a circle, up to the one before this one, or from the one after it."""
+            # XLA:CPU makes no program of this concatenation, and none of slices.
+            window = jax.lax.dynamic_slice_in_dim(
+                jnp.concatenate([x, x]), axis.index, axis.size + beyond, allow_negative_indices=False
+            )
+            return window[beyond:]
+
+        has, starts, states = self._told(*jax.tree.map(nearest, (self.flags, self.states)))
+        is_before = axis.devices < axis.size - 1 - axis.index if reverse else axis.devices >= axis.size - axis.index
+        has, states = _combined(combine, (has & is_before, starts, states), reverse)
+        return has[0], _row(states, 0)
+
+
+def _combined(combine: Callable[[Any, Any], Any], every: States, reverse: int = 0) -> tuple[jax.Array, Any]:
+    """Combines neighbouring states until one is left, `[1]`; the tree depends only on their number.
+
+    With `reverse`, the last state comes first.
+    """
+
+    def step(a: States, b: States) -> States:
+        (a_has, a_starts, a_states), (b_has, b_starts, b_states) = a, b
         states = select(b_has | b_starts, b_states, a_states)
-        return (
-            a_starts | b_starts,
-            b_has | (a_has & ~b_starts),
-            select(joined, combine(a_states, b_states), states),
-        )
+        states = select(a_has & b_has & ~b_starts, combine(a_states, b_states), states)
+        return b_has | (a_has & ~b_starts), a_starts | b_starts, states
 
-    # None is the same on all devices, so it is not sent.
-    has, starts, states = axis.gather((has, starts, state))
-    has = jnp.ones((axis.size,), bool) if has is None else has
-    starts = jnp.zeros((axis.size,), bool) if starts is None else starts
     # jax.lax.associative_scan adds zeros to results, where XLA's CPU code loses subnormal floats
-    distance = 1
-    while distance < axis.size:
-        others = (axis.devices + (distance if reverse else -distance)) % axis.size
-        reaches = others > axis.devices if reverse else others < axis.devices
-        before = (starts[others] & reaches, has[others] & reaches, _row(states, others))
-        starts, has, states = step(before, (starts, has, states))
-        distance *= 2
-    return has, states
-
-
-def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) -> tuple[jax.Array, Any]:
-    """Returns whether the previous (or next) device has a result, and the result."""
-    neighbour = axis.index + (1 if reverse else -1)
-    inside = (neighbour >= 0) & (neighbour < axis.size)
-    place = jnp.clip(neighbour, 0, axis.size - 1)
-    return has[place] & inside, _row(states, place)
+    while (n := every[0].shape[0]) > 1:
+        pairs = slice(0, n - n % 2) if reverse else slice(n % 2, n)
+        evens, odds = (_row(_row(every, pairs), slice(i, None, 2)) for i in (0, 1))
+        joined = step(odds, evens) if reverse else step(evens, odds)
+        if n % 2:
+            parts = (joined, _row(every, slice(-1, None))) if reverse else (_row(every, slice(0, 1)), joined)
+            joined = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), *parts)
+        every = joined
+    return every[0], every[2]
 
 
 def _with_carry(
@@ -345,11 +359,11 @@ def _with_carry(
     return select(live_mask(local.n, local.count), results, dead)
 
 
-def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree, index: int) -> Any:
-    """Returns a device's state, or the identity if it has none."""
+def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree) -> Any:
+    """Returns the only state, or the identity if there is none."""
     if local.identity is not None:
         states = select(has, states, identities(local.identity, states))
-    return _row(states, index)
+    return _row(states, 0)
 
 
 def _one(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:

@@ -19,9 +19,9 @@ from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, by_platform, by_size, everywhere, exchange
 from jax_mgpu._src.mesh.reductions import number_before, own_ends
-from jax_mgpu._src.mesh.remote_gather import Share, begins_of, fetch, from_all
+from jax_mgpu._src.mesh.remote_gather import Share, fetch, from_all
 from jax_mgpu._src.mesh.sorts import one_key, order_of_all
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
+from jax_mgpu._src.mesh.splitters import Sorted, Words, cut_at, equal, order_codes
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _firsts, _run_heads
 from jax_mgpu._src.ops.scan import segmented_scan
@@ -60,7 +60,7 @@ def segmented_sort(
         else:
             heads = heads_of_all(axis, heads, n, counts)
         how = {"descending": descending, "heads": heads, "flags": flags, "method": Method.MERGING}
-        _, slots, _ = order_of_all(axis, moved[0], counts, lambda _: Share(axis, begins_of(counts), counts, n), **how)
+        _, slots, _ = order_of_all(axis, moved[0], counts, lambda begins, _: Share(axis, begins, counts, n), **how)
         return [take_or_fill(from_all(axis, x), slots, unique=True) for x in moved]
 
     def spread(moved: list[jax.Array], heads: jax.Array, flags: jax.Array, live: jax.Array) -> list[jax.Array]:
@@ -82,7 +82,7 @@ def heads_of_all(axis: Axis, heads: jax.Array, n: int, counts: jax.Array) -> jax
 
 def own_part(axis: Axis, x: jax.Array, counts: jax.Array, n: int) -> jax.Array:
     """Returns the rows at this device's positions from those of all devices; 0 past them."""
-    own = jax.lax.dynamic_slice_in_dim(x, axis.own(begins_of(counts)), n)
+    own = jax.lax.dynamic_slice_in_dim(x, axis.begin(counts), n)
     is_live = live_mask(n, axis.own(counts).reshape(1)).reshape(-1, *[1] * (x.ndim - 1))
     return jnp.where(is_live, own, jnp.zeros_like(own))
 
@@ -188,12 +188,18 @@ def run_heads(axis: Axis, keys: jax.Array, count: jax.Array, *, size: int) -> tu
     live = axis.live("keys", n, count)
     heads, _, _, runs = _run_heads(keys=keys, count=count, size=size + 2)
     codes = order_codes(keys, False)
-    has, lasts = axis.gather((live > 0, [x[jnp.maximum(live - 1, 0)] for x in codes]))
-    earlier = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
-    is_equal = equal([x[jnp.maximum(earlier, 0)] for x in lasts], [x[0] for x in codes])
-    goes_on = (live > 0) & (earlier >= 0) & is_equal
+    goes_on = run_goes_on(axis, live, [x[jnp.maximum(live - 1, 0)] for x in codes], [x[0] for x in codes])
     own = jax.lax.dynamic_slice_in_dim(heads, goes_on.astype(jnp.int32), size + 1)
     return own, _firsts(keys, own[:size]), runs - goes_on.astype(runs.dtype)
+
+
+def run_goes_on(axis: Axis, live: jax.Array, lasts: Words, firsts: Words) -> jax.Array:
+    """Returns whether this device's first key equals the last one of the nearest earlier device that has keys."""
+    has, lasts = axis.gather((live > 0, list(lasts)))
+    # One reduction finds the device and whether its key is equal.
+    found = 2 * axis.devices + equal(lasts, firsts).astype(jnp.int32)
+    nearest = jnp.max(jnp.where(has & (axis.devices < axis.index), found, 0))
+    return (live > 0) & (nearest & 1 == 1)
 
 
 def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.Array:

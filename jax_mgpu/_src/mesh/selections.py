@@ -24,7 +24,7 @@ from jax_mgpu._src.keys.columns import Columns, alike, in_form, run_keys
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, by_size, everywhere, exchange_together
 from jax_mgpu._src.mesh.remote_gather import Share, begins_of, from_all, put, slots_of
-from jax_mgpu._src.mesh.segments import heads_of_all, own_part, segmented_sort_indices
+from jax_mgpu._src.mesh.segments import heads_of_all, own_part, run_goes_on, segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import keys_of_all, sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ops.groups import local_ranks, rank_of_run
@@ -116,12 +116,11 @@ def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: jax.Array = A
     lasts, firsts = (
         [take_or_fill(x, at)[0] for x in codes] for at in (live.reshape(1) - 1, jnp.zeros((1,), jnp.int32))
     )
-    is_there, earlier = _earlier(axis, live > 0, lasts)
-    first = ~(is_there & equal(firsts, earlier))
+    first = ~run_goes_on(axis, live, lasts, firsts)
     marks = ~equal(codes, [shifted(x, 1) for x in codes])
     if heads.size:
         marks |= segment_starts(n, heads)
-        first |= jnp.any(heads == 0)
+        first |= heads[0] == 0
     return jnp.where(is_first(n), first, marks)
 
 
@@ -307,7 +306,7 @@ def rank(
             places = begin + slots
             starts = is_first(n) & (begin == 0)
             if heads.size:
-                starts = jnp.where(is_first(n), starts | jnp.any(heads == 0), segment_starts(n, heads))
+                starts = jnp.where(is_first(n), starts | (heads[0] == 0), segment_starts(n, heads))
             codes = run_keys(alike(keys, keys_in_order))
             differs = run_marks(axis, codes, live, heads)
             named: dict[str, Any] = {"count": live, "axis_name": axis.name}

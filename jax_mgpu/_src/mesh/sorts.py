@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,8 +85,10 @@ def _sorted_over(
 
     def gathered(moved: list[jax.Array], live: jax.Array, counts: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         """Sorts all keys on each device, which takes its share."""
-        share = functools.partial(Share.even if even else Share.of_slots, axis, size=n)
-        places, slots, number = order_of_all(axis, moved[0], counts, share, method=method, **options)
+        share = Share.even if even else Share.of_slots
+        places, slots, number = order_of_all(
+            axis, moved[0], counts, lambda _, total: share(axis, total, n), method=method, **options
+        )
         moved = [take_or_fill(from_all(axis, x), slots, unique=True) for x in moved]
         return [moved[0], *([jnp.maximum(places, 0)] if ordered else []), *moved[1:]], number
 
@@ -113,17 +114,17 @@ def _sorted_over(
 
 
 def order_of_all(
-    axis: Axis, keys: jax.Array, counts: jax.Array, share: Callable[[jax.Array], Share], **how: Any
+    axis: Axis, keys: jax.Array, counts: jax.Array, share: Callable[[jax.Array, jax.Array], Share], **how: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts the keys of all devices on each device; devices share their memory.
 
     Returns: The global positions of this device's share of the sorted keys, -1 past it; their slots among those of all
-    devices; and their number. `share` takes the number of all keys.
+    devices; and their number. `share` takes where each device's keys begin among all, and their number.
     """
     n = keys.shape[0]
     everything, offsets, total = everywhere(axis, jax.lax.stop_gradient(keys), counts)
     order = Sort(axis.operation, everything, count=total, **how).indices()[1]
-    own = share(total[0])
+    own = share(offsets[:-1], total[0])
     places = own.window(order.astype(counts.dtype), n)
     return places, slots_of(places, offsets[1:], n - counts), own.count
 

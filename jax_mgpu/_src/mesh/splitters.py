@@ -15,7 +15,7 @@ from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.core.compat import fori_loop, stack
 from jax_mgpu._src.keys.bits import is_words, of_words, ordered_integers, words_of
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.mesh.exchange import by_platform, everywhere
+from jax_mgpu._src.mesh.exchange import all_everywhere, by_platform, everywhere
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
@@ -134,7 +134,7 @@ def cut_at(
 def _at_ranks(low: jax.Array, high: jax.Array, ranks: jax.Array, *, pairs: bool) -> jax.Array:
     """Returns the cuts at ranks, by how many items are less than the key at each, and how many are no greater."""
     if pairs:
-        return low + _paired(high - low, ranks - low.sum((0, 1), dtype=low.dtype))
+        return low + _paired(high - low, ranks - (low[0] + low[1]).sum(0, dtype=low.dtype))
     return low + _in_turn(low, high, ranks)
 
 
@@ -145,29 +145,23 @@ def _gathered(
 
     Both are `[sequences, devices, cuts]`. Keys are gathered on all devices, which share their memory.
     """
-    keys, edges, total = _keys_of_all(axis, sequences, counts)
-    return _around(keys, edges, total, ranks, (len(sequences), axis.size))
-
-
-def _keys_of_all(axis: Axis, sequences: Sequence[Sorted], counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns ascending codes of the keys of all devices, sequence after sequence, as `everywhere` does."""
-    keys = jnp.concatenate([s.keys for s in sequences]) if len(sequences) > 1 else sequences[0].keys
-    if sequences[0].descending:
-        keys = of_words(*(~x for x in words_of(keys))) if is_words(keys) else ~ordered_integers(keys)
-    return everywhere(axis, keys, counts.T.reshape(-1), [0, sequences[0].n][: len(sequences)])
-
-
-def _around(
-    keys: jax.Array, edges: jax.Array, total: jax.Array, ranks: jax.Array, runs: tuple[int, int]
-) -> tuple[jax.Array, jax.Array]:
-    """Returns how many items of each run are less than the key at each rank, and how many are no greater."""
-    (cuts,), number = ranks.shape, runs[0] * runs[1]
+    keys, edges, total = all_everywhere(axis, [_rising(s) for s in sequences], list(counts.T))
+    runs, (cuts,) = (len(sequences), axis.size), ranks.shape
+    number = runs[0] * runs[1]
     needles = _order_statistics(x=keys, ranks=jnp.tile(ranks, number), count=total)[0]
     ids = np.repeat(np.arange(number, dtype=edges.dtype), cuts)
     given = {"needles": needles, "ids": ids, "haystack": keys, "heads": edges, "haystack_count": total, "exact": False}
     low, high = (_segmented_search(**given, right=right)[0].reshape(*runs, cuts) for right in (False, True))
     begins = edges[:-1].reshape(*runs, 1)
     return low - begins, high - begins
+
+
+def _rising(sequence: Sorted) -> jax.Array:
+    """Returns keys in whose order the sequence ascends."""
+    keys = sequence.keys
+    if not sequence.descending:
+        return keys
+    return of_words(*(~x for x in words_of(keys))) if is_words(keys) else ~ordered_integers(keys)
 
 
 def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -239,7 +233,7 @@ def even_edges(
     """
     total, ends = counts.sum(dtype=counts.dtype), counts.T[:, :, None]
     if slots is None:
-        ranks = _even_ranks(axis, total)
+        ranks = _even_ranks(axis, total, jnp.arange(1, axis.size, dtype=total.dtype))
     else:
         ranks = jnp.minimum(jnp.arange(1, axis.size, dtype=total.dtype) * slots, total)
     cuts = cut_at(axis, sequences, ranks, counts, pairs=pairs)
@@ -247,25 +241,29 @@ def even_edges(
 
 
 def even_windows(
-    axis: Axis, sequences: Sequence[Sorted], counts: jax.Array, *, pairs: bool
+    axis: Axis, sequences: Sequence[Sorted], counts: Sequence[jax.Array], *, pairs: bool
 ) -> list[tuple[jax.Array, jax.Array]]:
-    """Returns where this device's equal part of the items of all devices begins, and its length, in each sequence.
+    """Returns where this device's equal part of the items of all devices begins, and its length, in two sequences.
 
-    The devices share their memory.
+    The devices share their memory. `counts` has the items of all devices in each sequence.
     """
-    keys, edges, total = _keys_of_all(axis, sequences, counts)
-    edges, ranks = edges[:: axis.size], _even_ranks(axis, total[0])
-    cuts = _at_ranks(*_around(keys, edges, total, ranks, (len(sequences), 1)), ranks, pairs=pairs)[:, 0]
-    windows = []
-    for i in range(len(sequences)):
-        low, high = (axis.own(jnp.pad(cuts[i], side)) for side in ((1, 0), (0, 1)))
-        high = jnp.where(axis.index == axis.size - 1, edges[i + 1] - edges[i], high)
-        windows.append((low, high - low))
-    return windows
+    rising = [_rising(s) for s in sequences]
+    keys, _, total = all_everywhere(axis, rising, counts)
+    heads = jnp.concatenate([np.zeros(1, total.dtype), everywhere(axis, rising[0], counts[0])[2]])
+    ends = axis.index.astype(total.dtype) + np.array([0, 1, 0, 1], total.dtype)
+    ranks = _even_ranks(axis, total[0], ends)
+    needles = _order_statistics(x=keys, ranks=ranks, count=total)[0]
+    given = {"needles": needles, "ids": np.array([0, 0, 1, 1], total.dtype), "haystack": keys, "heads": heads}
+    low, high = (
+        _segmented_search(**given, haystack_count=total, right=right, exact=False)[0].reshape(2, 1, 2)
+        for right in (False, True)
+    )
+    begins = heads.reshape(2, 1, 1)
+    cuts = _at_ranks(low - begins, high - begins, ranks[:2], pairs=pairs)[:, 0]
+    return [(begin, end - begin) for begin, end in cuts]
 
 
-def _even_ranks(axis: Axis, total: jax.Array) -> jax.Array:
-    """Returns the ranks at which cuts make equal parts."""
-    device = jnp.arange(1, axis.size, dtype=total.dtype)
+def _even_ranks(axis: Axis, total: jax.Array, device: jax.Array) -> jax.Array:
+    """Returns the ranks at which the equal parts of devices begin."""
     each, rest = (f(total, jnp.asarray(axis.size, total.dtype)) for f in (jax.lax.div, jax.lax.rem))
     return device * each + jnp.minimum(device, rest)

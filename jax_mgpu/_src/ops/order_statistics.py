@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import (
@@ -85,10 +86,12 @@ def quantiles(
         total, item_at = over_axis(mesh.selections.ordered_items, name, axis_name, x, live)
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
     is_nan = jnp.isnan(q)
-    known = where(is_nan, 0, q)[:, None]
+    known = where(is_nan, 0, q)
+    # Rows are the lower ranks, the upper ones, and the last one. One formula for all is a shorter program.
+    known = jnp.concatenate([known, known, jnp.ones((1,), q.dtype)])[:, None]
     lower, upper, weight = _taken(method, *_neighbours(known, (end - begin)[None], rounding))
-    last = jnp.broadcast_to(jnp.maximum(end - begin - 1, 0), (1, *end.shape))
-    ranks = jnp.concatenate([lower, upper, last])
+    ranks = where(jnp.asarray(np.arange(len(known)) < len(q))[:, None], lower, upper)
+    weight = weight[: len(q)]
     if axis_name is not None:
         with jax.numpy_dtype_promotion("standard"):  # as in over_axis
             items = item_at(ranks[:, 0])[:, None] if heads is ABSENT else item_at(ranks)
@@ -278,21 +281,44 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 
 
 def middle(
-    dtype: DTypeLike, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
+    dtype: DTypeLike, number: jax.Array, items_at: Callable[[Sequence[jax.Array]], Sequence[jax.Array]]
 ) -> jax.Array:
-    """Returns the medians of the items from `begin` to `end` in order, by `take`; NaN if there are none, or a NaN."""
-    is_float, number = jnp.issubdtype(dtype, jnp.floating), end - begin
+    """Returns the medians of so many items each, given their items at several ranks; NaN if any is NaN, or for none."""
+    is_float = jnp.issubdtype(dtype, jnp.floating)
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
-
-    def item(place: jax.Array) -> jax.Array:
-        return take(ordered, where(number > 0, begin + place, -1))
-
-    below, above = (item(place).astype(accumulator_dtype(dtype)) for place in ((number - 1) >> 1, number >> 1))
+    if number.size == 0:  # a batch over an Explicit mesh cannot reshape it
+        return jnp.zeros(number.shape, dtype)
+    last = jnp.maximum(number - 1, 0)
+    *both, greatest = items_at([last >> 1, number >> 1, last])
+    below, above = (x.astype(accumulator_dtype(dtype)) for x in both)
     found = between(below, above, where(number & 1 == 1, 0, 0.5).astype(below.dtype))
     undefined = number == 0
     if is_float:  # NaNs are last
-        undefined |= jnp.isnan(item(number - 1))
+        undefined |= jnp.isnan(greatest)
     return where(undefined, jnp.nan, found).astype(dtype)
+
+
+def median_of_segments(x: jax.Array, begin: jax.Array, end: jax.Array, count: jax.Array) -> jax.Array:
+    """Returns the median of each segment."""
+
+    def items_at(ranks: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        return list(_segmented_order_statistics(x=x, begins=begin, ends=end, ranks=_rows(ranks), count=count)[0])
+
+    return middle(x.dtype, end - begin, items_at)
+
+
+def median(x: jax.Array, count: jax.Array) -> jax.Array:
+    """Returns the median of all items."""
+    number = live_items(x.shape[0], count, index_dtype("median", "x", x.shape[0])).reshape(())
+    return middle(x.dtype, number, lambda ranks: list(_order_statistics(x=x, ranks=_rows(ranks), count=count)[0]))
+
+
+def _rows(ranks: Sequence[jax.Array]) -> jax.Array:
+    """Returns ranks as rows, chosen by the number of the row: XLA:CPU makes a shorter program of it than of a stack."""
+    row, found = np.arange(len(ranks)).reshape(-1, *[1] * ranks[0].ndim), ranks[0][None]
+    for i, rank in enumerate(ranks[1:], 1):
+        found = where(jnp.asarray(row == i), rank, found)
+    return found
 
 
 def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:

@@ -37,18 +37,16 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.counts import (
-    count_of,
     live_items,
     live_mask,
     segment_bounds,
     segment_lengths,
-    segment_starts,
     wide_enough,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.segments import segment_operands, split_segments
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import has_64_bits, is_sharded, partition_spec
+from jax_mgpu._src.core.compat import has_64_bits, is_sharded, partition_spec, whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.custom_operator import reduce_by_function, run_mapped, segmented_reduce_by_function
@@ -70,7 +68,7 @@ from jax_mgpu._src.keys.bits import keeping_bits, ordered_together, shifted, whe
 from jax_mgpu._src.keys.columns import Columns, key_starts, run_keys, whole_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
-from jax_mgpu._src.ops.order_statistics import quantiles
+from jax_mgpu._src.ops.order_statistics import median, median_of_segments
 from jax_mgpu._src.ops.scan import (
     before_map,
     inside_segments,
@@ -295,16 +293,21 @@ class SegmentedItems(Grouping):
         return take_or_fill(results[None] if self.whole else results, self._segments)
 
     def median(self, x: jax.Array) -> jax.Array:
-        with by_construction():
-            return quantiles(self.name, x, ABSENT if self.whole else self.heads, 0.5, count_of(self.count))
+        x = whole_axes(x)
+        if self.whole:
+            return median(x, self.count)
+        begin, end = (x.astype(self.index_dtype) for x in segment_bounds(self.heads, self.n, self.count))
+        return median_of_segments(x, begin, end, self.count)
 
     def distinct(self, x: jax.Array) -> jax.Array:
         heads = ABSENT if self.whole else self.heads
         method = Method.FASTEST if self.whole else Method.MERGING
         with by_construction():
             ordered = Sort(self.name, x, count=self.count, heads=heads, method=method).run()
-        differs = key_starts(ordered) | segment_starts(self.n, self.heads)
-        return self.combine(Kind.ADD, differs.astype(self.index_dtype))
+        differs, places = key_starts(ordered).astype(self.index_dtype), self.places(last=False)
+        # The first item of a segment counts, whether or not it differs from the item before.
+        firsts = take_or_fill(differs, places.reshape(-1)).reshape(places.shape)
+        return self.combine(Kind.ADD, differs) + (places >= 0) - firsts
 
     def _shaped(self, results: jax.Array) -> jax.Array:
         return results.squeeze(0) if self.whole else results
