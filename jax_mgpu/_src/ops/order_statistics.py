@@ -88,10 +88,10 @@ def quantiles(
     is_nan = jnp.isnan(q)
     known = where(is_nan, 0, q)
     # Rows are the lower ranks, the upper ones, and the last one. One formula for all is a shorter program.
-    known = jnp.concatenate([known, known, jnp.ones((1,), q.dtype)])[:, None]
+    known = jnp.concatenate([known, known, np.ones(1, q.dtype)])[:, None]
     lower, upper, weight = _taken(method, *_neighbours(known, (end - begin)[None], rounding))
-    ranks = where(jnp.asarray(np.arange(len(known)) < len(q))[:, None], lower, upper)
-    weight = weight[: len(q)]
+    row = jax.lax.broadcasted_iota(index_dtype(name, "q", len(known)), lower.shape, 0)
+    ranks, weight = where(row < len(q), lower, upper), weight[: len(q)]
     if axis_name is not None:
         with jax.numpy_dtype_promotion("standard"):  # as in over_axis
             items = item_at(ranks[:, 0])[:, None] if heads is ABSENT else item_at(ranks)
