@@ -86,12 +86,10 @@ def quantiles(
         total, item_at = over_axis(mesh.selections.ordered_items, name, axis_name, x, live)
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
     is_nan = jnp.isnan(q)
-    known = where(is_nan, 0, q)
-    # Rows are the lower ranks, the upper ones, and the last one. One formula for all is a shorter program.
-    known = jnp.concatenate([known, known, np.ones(1, q.dtype)])[:, None]
+    known = where(is_nan, 0, q)[:, None]
     lower, upper, weight = _taken(method, *_neighbours(known, (end - begin)[None], rounding))
-    row = jax.lax.broadcasted_iota(index_dtype(name, "q", len(known)), lower.shape, 0)
-    ranks, weight = where(row < len(q), lower, upper), weight[: len(q)]
+    last = jnp.broadcast_to(jnp.maximum(end - begin - 1, 0), (1, *end.shape))
+    ranks = jnp.concatenate([lower, upper, last])
     if axis_name is not None:
         with jax.numpy_dtype_promotion("standard"):  # as in over_axis
             items = item_at(ranks[:, 0])[:, None] if heads is ABSENT else item_at(ranks)
