@@ -189,7 +189,8 @@ def without_unused(closed: ClosedJaxpr, used: Sequence[bool]) -> ClosedJaxpr:
 def def_unused(primitive: Primitive, rule: Callable[[list[bool], JaxprEqn], JaxprEqn]) -> None:
     """Sets how an equation gives up results that a program does not use; at least one is used."""
 
-    def remove(used: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
+    def remove(used: list[bool], *of_jax: Any) -> tuple[list[bool], JaxprEqn | None]:
+        *_, equation = of_jax  # JAX 0.12 passes which operands are read later, before the equation
         is_used = any(used)
         return [is_used] * len(equation.invars), rule(used, equation) if is_used else None
 
