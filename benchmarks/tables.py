@@ -27,16 +27,17 @@ def _half_match(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return a, jax.random.permutation(random_key(rng), n).astype(jnp.int32) + n // 2
 
 
-def _pairs(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _pair(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Splits each key into two, in the same order."""
     return keys // 1000, keys % 1000
 
 
-def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes at most 10^6 distinct keys, and two columns."""
+def _groups(rng: np.random.Generator, scale: float, split: bool) -> tuple[Any, ...]:
+    """Makes at most 10^6 distinct ids and two columns, and if `split`, pairs of keys in place of the ids."""
     n = size_at(scale)
-    keys = jax.random.permutation(random_key(rng), n).astype(jnp.int32) % GROUPS
-    return keys, *(jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab")
+    ids = jax.random.permutation(random_key(rng), n).astype(jnp.int32) % GROUPS
+    values = [jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab"]
+    return ids, *values, *(_pair(ids) if split else ())
 
 
 def _lookups(rng: np.random.Generator, scale: float, rows: float, gap: int = 1) -> tuple[Any, ...]:
@@ -83,25 +84,23 @@ CASES = [
         Case(
             family="tables",
             name=f"group_by of 2^26 {keys} of 10^6 values, add and max",
-            inputs=_groups,
-            ours=lambda keys, x, y, split=split: mgpu.group_by(
-                split(keys), (x, y), ("add", "max"), size=min(GROUPS, keys.size)
-            ),
+            inputs=lambda rng, scale, split=split: _groups(rng, scale, split),
+            ours=lambda ids, x, y, *pair: mgpu.group_by(pair or ids, (x, y), ("add", "max"), size=min(GROUPS, x.size)),
             peers={
-                "XLA segments": lambda keys, x, y, split=split: (
-                    split(jnp.arange(min(GROUPS, keys.size), dtype=jnp.int32)),
+                "XLA segments": lambda ids, x, y, *pair: (
+                    (_pair if pair else jnp.asarray)(jnp.arange(min(GROUPS, x.size), dtype=jnp.int32)),
                     (
-                        jax.ops.segment_sum(x, keys, min(GROUPS, keys.size)),
-                        jax.ops.segment_max(y, keys, min(GROUPS, keys.size)),
+                        jax.ops.segment_sum(x, ids, min(GROUPS, x.size)),
+                        jax.ops.segment_max(y, ids, min(GROUPS, x.size)),
                     ),
-                    jnp.int32(min(GROUPS, keys.size)),
+                    jnp.int32(min(GROUPS, x.size)),
                 )
             },
-            bytes=array_bytes,
+            bytes=lambda ids, x, y, *pair: array_bytes(pair or ids, x, y),
             agree=agree_counted,
             max_ms=max_ms,
         )
-        for keys, split, max_ms in (("keys", lambda keys: keys, 1.6), ("pairs of keys", _pairs, 2.0))
+        for keys, split, max_ms in (("keys", False, 1.6), ("pairs of keys", True, 2.0))
     ),
     *(
         Case(
