@@ -134,37 +134,18 @@ struct PartitionShared {
   uint32_t sums[kPartitionThreads / kWarp];
 };
 
-// Sorts a tile's rows by bucket, one block per tile. The order of a bucket's rows is not fixed. Rows past the end come
-// last, so that no step needs a branch for them.
-template <typename Word>
-__global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
-    partition_rows(const __grid_constant__ GroupTask<Word> task) {
-  constexpr int kTile = kPartitionTile, kItems = kTile / kPartitionThreads;
-  constexpr int kCounters = kGroupBuckets * kRankCopies, kOwn = kCounters / kPartitionThreads;
-  __shared__ PartitionShared shared;
+constexpr int kPastEnd = kGroupBuckets * kRankCopies;  // the counter of rows past the end
+
+// Counts a tile's rows by bucket, and then turns the counters into the numbers of rows before theirs. Turns each row's
+// hash into its place at its counter, and the counter << 16.
+template <int kItems, typename IsRow>
+__device__ __forceinline__ void count_rows(PartitionShared& shared, uint32_t (&places)[kItems], IsRow is_row,
+                                           int size) {
+  constexpr int kOwn = kPastEnd / kPartitionThreads;
   const auto thread = static_cast<int>(threadIdx.x);
-  const int64_t first = int64_t{blockIdx.x} * kTile;
-  const auto size = static_cast<int>(clamp<int64_t>(task.live() - first, 0, kTile)), rest = size - thread;
-  if (size == 0) {
-    wait_for_last_kernel();  // so that this kernel does not end before it
-    return;
-  }
-  const auto is_row = [&](int k) { return k * kPartitionThreads < rest; };
-  constexpr int kPastEnd = kCounters;  // the counter of rows past the end
-  for (int i = thread; i <= kPastEnd; i += kPartitionThreads) shared.counts[i] = 0;
-  Word keys[kItems];
-  if (task.has_pairs()) {
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) keys[k] = is_row(k) ? task.pair(first + thread + k * kPartitionThreads) : 0;
-  } else {
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) keys[k] = is_row(k) ? (task.keys + first + thread)[k * kPartitionThreads] : 0;
-  }
-  __syncthreads();
-  uint32_t places[kItems];  // until the counters are scanned: the place at the counter, and the counter << 16
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    uint32_t counter = bucket_of(hash_of(keys[k])) * kRankCopies + thread % kRankCopies;
+    uint32_t counter = bucket_of(places[k]) * kRankCopies + thread % kRankCopies;
     keep(counter);
     if (!is_row(k)) counter = kPastEnd;
     places[k] = atomicAdd(shared.counts + counter, 1u) | counter << 16;
@@ -182,6 +163,39 @@ __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
   }
   if (thread == 0) shared.counts[kPastEnd] = size;
   __syncthreads();
+}
+
+// Sorts a tile's rows by bucket, one block per tile. The order of a bucket's rows is not fixed. Rows past the end come
+// last, so that no step needs a branch for them.
+template <typename Word>
+__global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
+    partition_rows(const __grid_constant__ GroupTask<Word> task) {
+  constexpr int kTile = kPartitionTile, kItems = kTile / kPartitionThreads;
+  __shared__ PartitionShared shared;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int64_t first = int64_t{blockIdx.x} * kTile;
+  const auto size = static_cast<int>(clamp<int64_t>(task.live() - first, 0, kTile)), rest = size - thread;
+  if (size == 0) {
+    wait_for_last_kernel();  // so that this kernel does not end before it
+    return;
+  }
+  const auto is_row = [&](int k) { return k * kPartitionThreads < rest; };
+  for (int i = thread; i <= kPastEnd; i += kPartitionThreads) shared.counts[i] = 0;
+  uint32_t words[kItems];   // of the column that moves next
+  uint32_t places[kItems];  // at first the hashes
+  const auto take = [&](int k, Word key) {
+    words[k] = static_cast<uint32_t>(key);
+    places[k] = hash_of(key);
+  };
+  if (task.has_pairs()) {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) take(k, is_row(k) ? task.pair(first + thread + k * kPartitionThreads) : 0);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) take(k, is_row(k) ? (task.keys + first + thread)[k * kPartitionThreads] : 0);
+  }
+  __syncthreads();
+  count_rows(shared, places, is_row, size);
   wait_for_last_kernel();  // the units are zero
   start_next_kernel();
   const HashGroupsOperands::Scratch& scratch = task.scratch;
@@ -193,9 +207,21 @@ __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
   }
 #pragma unroll
   for (int k = 0; k < kItems; ++k) places[k] = (places[k] & 0xffff) + shared.counts[places[k] >> 16];
-  const auto move = [&](uint32_t* to, auto word_of) {
+  // A column is loaded before the last one is stored, so that these do not wait for each other.
+  const auto load = [&](const uint32_t* from, int step, uint32_t flip) {
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) shared.words[places[k]] = word_of(k);
+    for (int k = 0; k < kItems; ++k)
+      words[k] = is_row(k) ? (from + (first + thread) * step)[k * kPartitionThreads * step] ^ flip : 0;
+  };
+  const auto load_values = [&](int from) {
+    for (int c = from; c < task.columns; ++c) {
+      if (task.values[c]) return load(task.values[c], 1, 0);
+    }
+  };
+  const auto move = [&](uint32_t* to, auto load_next) {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) shared.words[places[k]] = words[k];
+    load_next();
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kItems; k += 4) {
@@ -204,38 +230,50 @@ __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
     }
     __syncthreads();
   };
-#pragma unroll
-  for (int w = 0; w < static_cast<int>(sizeof(Word) / 4); ++w)
-    move(scratch.keys[w], [&](int k) { return static_cast<uint32_t>(keys[k] >> (32 * w)); });
+  if constexpr (sizeof(Word) == 8) {
+    move(scratch.keys[0], [&] {
+      if (task.has_pairs()) {
+        load(task.upper, 1, static_cast<uint32_t>(task.flip_of_pairs >> 32));
+      } else {
+        load(reinterpret_cast<const uint32_t*>(task.keys) + 1, 2, 0);
+      }
+    });
+    move(scratch.keys[1], [&] { load_values(0); });
+  } else {
+    move(scratch.keys[0], [&] { load_values(0); });
+  }
 #pragma unroll
   for (int c = 0; c < kMaxGroupColumns; ++c) {
-    if (c >= task.columns || !task.values[c]) continue;
-    uint32_t values[kItems];
-#pragma unroll
-    for (int k = 0; k < kItems; ++k)
-      values[k] = is_row(k) ? (task.values[c] + first + thread)[k * kPartitionThreads] : 0;
-    move(scratch.values[c], [&](int k) { return values[k]; });
+    if (c < task.columns && task.values[c]) move(scratch.values[c], [&] { load_values(c + 1); });
   }
 }
 
-// Turns the units' numbers of rows into the numbers of rows before them. One block.
+// Turns the units' numbers of rows into the numbers of rows before them. One block; each warp has neighbouring units.
 template <typename Word>
 __global__ void __launch_bounds__(kStartThreads) start_units(const __grid_constant__ GroupTask<Word> task) {
   __shared__ uint32_t sums[kStartThreads / kWarp];
   wait_for_last_kernel();
   start_next_kernel();
-  const int units = kGroupBuckets * task.scratch.units, share = ceil_div(units, kStartThreads);
+  constexpr int kWarps = kStartThreads / kWarp, kBatch = 8;
+  const int units = kGroupBuckets * task.scratch.units, share = ceil_div(units, kWarps * kWarp) * kWarp;
   uint32_t* const starts = task.scratch.unit_starts;
-  const int begin = minimum<int>(threadIdx.x * share, units), end = minimum(begin + share, units);
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  const int begin = static_cast<int>(threadIdx.x) / kWarp * share + lane, end = minimum(begin - lane + share, units);
   uint32_t sum = 0;
 #pragma unroll 8
-  for (int i = begin; i < end; ++i) sum += starts[i];
-  auto [before, all] = sum_block<kStartThreads / kWarp>(sums, sum);
-#pragma unroll 8
-  for (int i = begin; i < end; ++i) {
-    const uint32_t rows = starts[i];
-    starts[i] = before;
-    before += rows;
+  for (int i = begin; i < end; i += kWarp) sum += starts[i];
+  auto [before, all] = sum_block<kWarps>(sums, sum);
+  before = __shfl_sync(~0u, before, 0);
+  for (int i = begin; i - lane < end; i += kBatch * kWarp) {
+    uint32_t rows[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) rows[k] = i + k * kWarp < end ? starts[i + k * kWarp] : 0;
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const uint32_t up_to = sum_up_to(rows[k]);
+      if (i + k * kWarp < end) starts[i + k * kWarp] = before + up_to - rows[k];
+      before += __shfl_sync(~0u, up_to, kWarp - 1);
+    }
   }
   if (threadIdx.x == 0) starts[units] = all;
 }
@@ -414,9 +452,11 @@ class RowCombiner {
       const Word key = rows.keys[k];
       entries[k] = kNoEntry;
       if (first + k * kWarp + lane() >= end) continue;
-#pragma unroll
-      for (int i = 0; i < kGroupKeys; ++i) {
-        if (owners[k].keys[i] == key) entries[k] = first_entry(key) + i;
+      int entry = first_entry(key);
+      entries[k] = entry_of(owners[k], key, entry);
+      if (entries[k] == kNoEntry) {  // in a table that is half full, half of the warps meet such a key
+        entry = (entry + kGroupKeys) & (kEntries - 1);
+        entries[k] = entry_of(keys_at(entry), key, entry);
       }
       if (entries[k] != kNoEntry && key != task_.empty) continue;
       entries[k] = find_entry(key);
@@ -437,6 +477,15 @@ class RowCombiner {
         if (is_used) hash_grouping::combine(task_.is_maximum[c], table_.states[c] + entries[k], state);
       }
     }
+  }
+
+  __device__ __forceinline__ static int entry_of(const Keys& owners, Word key, int entry) {
+    int found = kNoEntry;
+#pragma unroll
+    for (int i = 0; i < kGroupKeys; ++i) {
+      if (owners.keys[i] == key) found = entry + i;
+    }
+    return found;
   }
 
   __device__ __forceinline__ int find_entry(Word key) {
