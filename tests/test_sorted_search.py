@@ -561,8 +561,9 @@ def expected_in_segments(needles, ids, haystack, heads, side):
     return np.where((ids >= 0) & (ids < len(heads)), found, -1)
 
 
-# Shared memory has room for up to 2^15 keys of 32 bits; a node of the tree has eight.
-@pytest.mark.parametrize("m", [0, 1, 31, 1000, 16_385, 32_777, 262_200], ids=str)
+# Shared memory has room for up to 2^15 keys of 32 bits; a node of the tree has eight. With three levels above the keys,
+# nodes for keys of 64 bits have prefixes.
+@pytest.mark.parametrize("m", [0, 1, 31, 1000, 16_385, 32_777, 262_200, 300_011], ids=str)
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_many_needles_of_every_key_type(rng, dtype, m):
     haystack = data.sorted_keys(rng, dtype, m)
@@ -573,6 +574,29 @@ def test_many_needles_of_every_key_type(rng, dtype, m):
         live = 2 * m // 3
         expected = oracle.sorted_search(needles, haystack[:live], side)
         same(run(needles, haystack, side, count=np.int32(live)), expected)
+
+
+# Many of these keys have equal prefixes, or all have the same key but a few.
+@pytest.mark.parametrize("keys", ["pairs", "powers", "two clusters", "few values", "dense"])
+def test_many_needles_of_64_bits(rng, keys):
+    m = 300_011
+    of = {
+        "pairs": lambda n: rng.integers(0, 1000, n) << 32 | rng.integers(0, 1000, n),
+        "powers": lambda n: np.exp2(rng.random(n) * 62).astype(np.int64),
+        "two clusters": lambda n: rng.choice([-(2**63), 2**62], n) + rng.integers(0, 10**6, n),
+        "few values": lambda n: rng.integers(0, 9, n) << 40,
+        "dense": lambda n: rng.integers(0, 3 * m, n),
+    }[keys]
+    haystack, needles = np.sort(of(m)), of(MANY)
+    needles[::2] = rng.choice(haystack, len(needles[::2]))
+    for side in SIDES:
+        same(mgpu.search(needles, haystack, side), np.searchsorted(haystack, needles, side))
+        same(mgpu.search(needles, haystack, side, count=m - 99), np.searchsorted(haystack[:-99], needles, side))
+    begin, end = 1234, m - 4321  # only these are sorted
+    haystack[:begin] = haystack[:begin][::-1]
+    heads, ends, ids = np.array([begin], np.int32), np.array([end], np.int32), np.zeros(MANY, np.int32)
+    found = mgpu.segmented_search(needles, ids, haystack, heads, ends=ends)
+    same(found, begin + np.searchsorted(haystack[begin:end], needles))
 
 
 @pytest.mark.parametrize("haystack", ["equal", "NaN", "distinct", "greatest"])

@@ -232,6 +232,40 @@ struct Searches {
     for (int k = 0; k < kCount; ++k) searches[k].narrow_by_node(nodes[k], shift, [](Word code) { return code; });
   }
 
+  // The same for nodes of prefixes. `whole` is the segment of all needles. If some keys agree with the needle in all
+  // bits that their prefixes have, narrow_to_sectors goes on; so it does at either end of the segment.
+  __device__ __forceinline__ void narrow_by_prefixes(const Word* level, Range<Position> whole) {
+    static_assert(kFanout == 4, "a node has 16 sectors");
+    constexpr Position kSpan = 1 << (kFanoutLog * (SearchTree::kPrefixLevel + 1));
+    Node<Word> nodes[kCount];
+    bool has_node[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const auto [begin, end] = searches[k].range;
+      has_node[k] = begin > whole.begin && end < whole.end && begin % kSpan == 1 && end == begin - 1 + kSpan;
+      if (has_node[k]) nodes[k] = Node<Word>::load(level + begin / kSpan * kFanout);
+    }
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (!has_node[k]) continue;
+      unsigned pairs[kSpan / kFanout / 2];
+      memcpy(pairs, nodes[k].halves, sizeof(pairs));
+      const unsigned shift = pairs[0] & 0xffff;
+      const unsigned prefix = static_cast<unsigned>(searches[k].bound >> shift) & ((1u << SearchTree::kPrefixBits) - 1);
+      unsigned before = kSpan / kFanout - 1, not_after = before;
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(kSpan / kFanout / 2); ++i) {
+        const unsigned signs = i == 0 ? 1u << 31 : 1u << 31 | 1u << 15;  // a sign stays if its half is not less
+        const unsigned rest = (pairs[i] | 1u << 31 | 1u << 15) - prefix * 0x10001u;
+        before -= __popc(rest & signs);
+        not_after -= __popc((rest - 0x10001u) & signs);
+      }
+      auto& [begin, end] = searches[k].range;
+      end = begin - 1 + ((shift == 0 ? before : not_after) + 1) * kFanout;
+      begin += before * kFanout;
+    }
+  }
+
   __device__ __forceinline__ void finish() {
     const auto encode = [&](Word key) { return given->order.encode(key); };
     const auto is_inside = [&](Position position) {
@@ -306,8 +340,19 @@ __global__ void __launch_bounds__(kMakeThreads) make_tree(const __grid_constant_
     const Word code = i >= haystack.lead && i < end ? order.encode(__ldcs(haystack.keys + i)) : Word{0};
     int64_t place = j;
     for (int level = 1; level <= tree.levels; ++level, place /= kFanout) {
-      keys[tree.offsets[level] + place] = code;
+      if (level > SearchTree::kPrefixLevel || !tree.has_prefixes) keys[tree.offsets[level] + place] = code;
       if (place % kFanout != 0) break;
+    }
+    if constexpr (sizeof(Word) == 8) {
+      if (!tree.has_prefixes) continue;
+      constexpr int64_t kSpan = kFanout * kFanout * kFanout;
+      const auto rank_at = [&](int64_t i) { return order.rank(order.encode(haystack.keys[minimum(i, end - 1)])); };
+      const int64_t first = i / kSpan * kSpan;
+      const Word differs = rank_at(maximum<int64_t>(first, haystack.lead)) ^ rank_at(first + kSpan);
+      const int shift = maximum(64 - __clzll(static_cast<long long>(differs)) - SearchTree::kPrefixBits, 0);
+      const Word prefix = order.rank(code) >> shift & ((1 << SearchTree::kPrefixBits) - 1);
+      auto* const prefixes = reinterpret_cast<uint16_t*>(keys + tree.offsets[SearchTree::kPrefixLevel]);
+      prefixes[j] = static_cast<uint16_t>(i == first ? shift : prefix);
     }
   }
 }
@@ -344,6 +389,7 @@ __global__ void __launch_bounds__(kTreeThreads, 1)
                 const __grid_constant__ SearchTree tree, int64_t parts, int64_t part) {
   using Word = typename Order::Word;
   using Batch = Searches<Order, Index, kTreeItems>;
+  using Position = typename Batch::Position;
   extern __shared__ __align__(16) unsigned char memory[];
   Word* const top = reinterpret_cast<Word*>(memory);
   const NeedleRow<Order, Index> given{operands, order, blockIdx.x / parts};
@@ -352,6 +398,10 @@ __global__ void __launch_bounds__(kTreeThreads, 1)
   const Word* const levels = static_cast<const Word*>(tree.keys) + given.row * tree.row_stride;
   load_top(top, tree, levels, given.haystack, given.haystack_live, order);
   __syncthreads();
+  const int lowest = tree.has_prefixes ? SearchTree::kPrefixLevel : 0;
+  const auto lead = static_cast<Position>(given.haystack.lead);
+  const Range<int64_t> segment = operands.first_segment<Index>(given.row);
+  const Range<Position> whole{static_cast<Position>(segment.begin) + lead, static_cast<Position>(segment.end) + lead};
 
   Batch next(given, begin + threadIdx.x, kTreeThreads);  // read while another batch is looked up
   for (int64_t i = begin + threadIdx.x; i < end; i += kTreeThreads * kTreeItems) {
@@ -360,8 +410,14 @@ __global__ void __launch_bounds__(kTreeThreads, 1)
     searches.start();
 #pragma unroll
     for (int k = 0; k < kTreeItems; ++k) narrow_by_top(searches.searches[k], top, Batch::kFanoutLog * tree.levels);
-    for (int level = tree.levels - 1; level > 0; --level) {
+    for (int level = tree.levels - 1; level > lowest; --level) {
       searches.narrow_by_level(levels + tree.offsets[level], Batch::kFanoutLog * level);
+    }
+    if constexpr (sizeof(Word) == 8) {
+      if (tree.has_prefixes) {
+        searches.narrow_by_prefixes(levels + tree.offsets[lowest], whole);
+        searches.narrow_to_sectors();
+      }
     }
     searches.finish();
     searches.store(end);

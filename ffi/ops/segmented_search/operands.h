@@ -31,7 +31,7 @@ struct SegmentedSearchOperands {
   explicit SegmentedSearchOperands(const Call& call);
 
   template <typename Index>
-  Range<int64_t> first_segment(int64_t problem) const {
+  MGPU_HOST_DEVICE Range<int64_t> first_segment(int64_t problem) const {
     const int64_t live = pair.b.live(problem);
     const int64_t begin = clamp<int64_t>(static_cast<const Index*>(heads)[problem * heads_stride], 0, live);
     if (!ends) return {begin, live};

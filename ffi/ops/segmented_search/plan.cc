@@ -54,6 +54,7 @@ SearchTree SearchTree::of(const SegmentedSearchOperands& operands, int64_t max_t
     tree.row_keys += ceil_div(keys_of_level(gap), fanout) * fanout;
   }
   tree.top_keys = static_cast<int>(keys_of_level(gap));
+  tree.has_prefixes = width == 8 && operands.segments == 1 && tree.levels > SearchTree::kPrefixLevel;
   const bool is_shared = haystack.stride == 0;
   tree.rows = is_shared ? 1 : operands.pair.rows;
   tree.row_stride = is_shared ? 0 : tree.row_keys;
