@@ -201,6 +201,18 @@ def test_narrow_sums_and_derivatives_are_added_in_float32():
     np.testing.assert_array_equal(plain, [[1000], [0]])
 
 
+@pytest.mark.parametrize("width", [1, 3, 16, 72])
+def test_sums_round_to_even_and_nan_stays_in_its_column(rng, width):
+    x = (rng.integers(-255, 256, (N, width)) * 2.0 ** rng.integers(0, 6, (N, width))).astype(jnp.bfloat16)
+    x[rng.random(x.shape) < 0.02] = np.nan
+    x[rng.random(x.shape) < 0.02] = np.inf
+    indices = rng.integers(0, N, ENTRIES).astype(np.int32)
+    heads = np.sort(rng.integers(0, ENTRIES, M)).astype(np.int32)
+    sums = mgpu.segmented_reduce(x, heads, indices=indices, weights=jnp.ones(ENTRIES, jnp.bfloat16))
+    exact = [x[indices[part]].astype(np.float32).sum(0) for part in segments(indices, N, heads)]
+    np.testing.assert_array_equal(np.asarray(sums, np.float32), np.stack(exact).astype(jnp.bfloat16).astype(np.float32))
+
+
 def test_what_is_dropped_is_not_read():
     """Unused rows and weights may be infinite, and cause no NaN, in derivatives either."""
     x = jnp.array([[1.0], [jnp.inf], [3.0]])

@@ -34,7 +34,7 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
       .part = part,
       .long_rows = long_rows,
       .is_plain = part == kRow.vector && !long_rows && tiling.row_bytes <= UINT32_MAX,
-      .lanes = tiling.lanes(),
+      .lane_bits = ceil_log2(tiling.lanes()),
       .worker_units = tiling.worker_units(),
       .first_end = scratch.first_end,
       .opening = reinterpret_cast<State*>(scratch.opening),

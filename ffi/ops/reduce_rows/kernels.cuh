@@ -44,7 +44,7 @@ struct RowReduction {
   int part;          // the columns that are moved at once: a vector, or a part of one if rows are not whole vectors
   bool long_rows;    // whether the number of a row may have more than 32 bits
   bool is_plain;     // whether rows are whole vectors, and their numbers and bytes have 32 bits
-  int lanes;
+  int lane_bits;     // a worker has so many lanes, as a power of two
   int worker_units;
   int64_t* first_end;  // the first end of each tile, or -1
   State* opening;      // the states of the rows in each tile before its first end
@@ -114,16 +114,21 @@ struct Neighbours {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   }
+  // Stored to device memory, and the cache is left to rows.
+  __device__ __forceinline__ void stream(Item* to) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) __stcs(reinterpret_cast<Word*>(to) + i, words[i]);
+  }
   // Only the first `columns` columns are stored, `part` of them at a time.
-  __device__ __forceinline__ void store(Item* to, int columns, int part) const {
+  __device__ __forceinline__ void stream(Item* to, int columns, int part) const {
     if constexpr (kCount == 1) {
-      store(to);
+      stream(to);
     } else {
-      if (part >= kCount) return store(to);
+      if (part >= kCount) return stream(to);
       Neighbours<Item, kCount / 2> halves[2];
       memcpy(halves, words, sizeof(halves));
-      halves[0].store(to, columns, part);
-      if (columns > kCount / 2) halves[1].store(to + kCount / 2, columns - kCount / 2, part);
+      halves[0].stream(to, columns, part);
+      if (columns > kCount / 2) halves[1].stream(to + kCount / 2, columns - kCount / 2, part);
     }
   }
 };
@@ -137,8 +142,36 @@ struct LaneColumns {
 
 template <int kVector, typename Item>
 __device__ __forceinline__ void store_columns(Item* to, const Item (&items)[kVector], const LaneColumns& columns) {
-  Neighbours<Item, kVector>::pack(items).store(to, columns.count, columns.part);
+  Neighbours<Item, kVector>::pack(items).stream(to, columns.count, columns.part);
 }
+
+template <int kVector, typename Operator>
+__device__ __forceinline__ void finish_all(const Operator& op, int64_t row_begin,
+                                           const typename Operator::State (&states)[kVector],
+                                           typename Operator::Result (&results)[kVector]) {
+#pragma unroll
+  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
+}
+
+#if __CUDA_ARCH__ >= 800
+// One test of all sums replaces the tests of narrow_to, which keeps the bits of a NaN.
+template <int kVector, ArithmeticKind kKind>
+  requires(kVector % 2 == 0)
+__device__ __forceinline__ void finish_all(const Arithmetic<BFloat16, float, kKind, BFloat16>& op, int64_t row_begin,
+                                           const float (&states)[kVector], BFloat16 (&results)[kVector]) {
+  bool has_nan = false;
+  uint32_t pairs[kVector / 2];
+#pragma unroll
+  for (int k = 0; k < kVector; k += 2) {
+    has_nan |= !(states[k] <= states[k + 1] || states[k] > states[k + 1]);
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pairs[k / 2]) : "f"(states[k + 1]), "f"(states[k]));
+  }
+  memcpy(results, pairs, sizeof(results));
+  if (!has_nan) return;
+#pragma unroll
+  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
+}
+#endif
 
 // The lane's columns begin at element `at` of the results.
 template <int kVector, typename Operator>
@@ -153,8 +186,7 @@ __device__ __forceinline__ void store_result(const RowReduction<Operator>& reduc
     if (segments.rows > 1) row_begin = at / row_results * reduction.sources.count;
   }
   Result results[kVector];
-#pragma unroll
-  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
+  finish_all<kVector>(op, row_begin, states, results);
   if constexpr (Operator::kGivesIndex) {
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {
@@ -222,7 +254,7 @@ struct Walk {
         op(op),
         columns(columns),
         ends(ends),
-        opening(opening + threadIdx.x),
+        opening(opening + threadIdx.x * kVector),
         first_result(first_entry * reduction.sources.width + columns.first),
         first_end(first_end),
         last_end(last_end),
@@ -246,8 +278,7 @@ struct Walk {
   }
   __device__ __forceinline__ void close() {
     if (end == first_end) {
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) opening[k * kThreads] = states[k];
+      store_bytes<sizeof(states)>(opening, states);
     } else {
       store(end, states);
     }
@@ -370,7 +401,7 @@ __device__ __forceinline__ void join_workers(Walk<kVector, Operator>& walk, int 
   if (walk.has_closed()) {
     add_warps(before, before_ended);
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) before[k] = op.combine(before[k], walk.opening[k * kThreads]);
+    for (int k = 0; k < kVector; ++k) before[k] = op.combine(before[k], walk.opening[k]);
     if (before_ended) {
       walk.store(walk.first_end, before);
     } else {
@@ -390,29 +421,46 @@ __device__ __forceinline__ Item load_once(const Item* from) {
   return std::bit_cast<Item>(__ldcs(reinterpret_cast<const Word*>(from)));
 }
 
-// How the items of a tile find their rows of x. `load` loads an item's index, `holds` says whether there is a row of
-// this index, and `row` computes the row's number from it. A thread makes several loads before it uses the first.
+// How the items of a tile find their rows of x. `from(i)` loads the indices of items from i on, `holds` says whether
+// there is a row of an index, and `row` computes the row's number from it. A thread makes several loads before it uses
+// the first.
 struct NeighbourRows {
   int64_t first;
-  __device__ __forceinline__ int load(int i) const { return i; }
+  struct Indices {
+    int first;
+    __device__ __forceinline__ int operator[](int i) const { return first + i; }
+  };
+  __device__ __forceinline__ Indices from(int i) const { return {i}; }
   __device__ __forceinline__ bool holds(int) const { return true; }
   __device__ __forceinline__ int64_t row(int i, int) const { return first + i; }
 };
 
 template <typename Index>
 struct ListedRows {
+  using Unsigned = std::make_unsigned_t<Index>;
+  const RowSources& sources;
   const Index* indices;
-  int64_t count;  // rows of a problem
+  Unsigned limit;  // indices below it have rows
   TileProblems problems;
 
   __device__ __forceinline__ ListedRows(const RowSources& sources, int64_t first_item)
-      : indices(static_cast<const Index*>(sources.indices.data) + first_item),
-        count(sources.count),
+      : sources(sources),
+        indices(static_cast<const Index*>(sources.indices.data) + first_item),
+        limit(static_cast<Unsigned>(minimum<uint64_t>(sources.count, uint64_t{1} << (8 * sizeof(Index) - 1)))),
         problems(first_item, sources.problems, sources.length) {}
-  __device__ __forceinline__ Index load(int i) const { return load_once(indices + i); }
-  __device__ __forceinline__ bool holds(Index index) const { return index >= 0 && index < count; }
+
+  struct Indices {
+    const Index* first;
+    __device__ __forceinline__ Index operator[](int i) const { return load_once(first + i); }
+  };
+  __device__ __forceinline__ Indices from(int i) const {
+    const Index* first = indices + i;
+    keep(first);  // else, each load has an address of its own
+    return {first};
+  }
+  __device__ __forceinline__ bool holds(Index index) const { return static_cast<Unsigned>(index) < limit; }
   __device__ __forceinline__ int64_t row(int i, Index index) const {
-    return (problems.first + problems.after_first(i)) * count + index;
+    return sources.problems == 1 ? index : (problems.first + problems.after_first(i)) * sources.count + index;
   }
 };
 
@@ -510,7 +558,7 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
   using Element = typename Operator::Element;
   [[maybe_unused]] const Element* const weights_of = reduction.weights + tile.first_item;
   const auto list = [&](const auto& rows) {
-    using Index = decltype(rows.load(0));
+    using Index = decltype(rows.from(0)[0]);
     constexpr int kAtOnce = 32 / sizeof(Index);
 #pragma unroll 1
     for (int first = threadIdx.x; first < tile.items; first += kAtOnce * kThreads) {
@@ -518,12 +566,14 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
       // know that they access different memory, so each load would wait for the one before it.
       Index indices[kAtOnce];
       [[maybe_unused]] Element weights[kAtOnce];
+      const auto from = rows.from(first);
+      [[maybe_unused]] const Element* weights_from = weights_of + first;
+      if constexpr (kWeights == Weights::kOne) keep(weights_from);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        const int i = first + k * kThreads;
-        if (i >= tile.items) continue;
-        indices[k] = rows.load(i);
-        if constexpr (kWeights == Weights::kOne) weights[k] = load_once(weights_of + i);
+        if (first + k * kThreads >= tile.items) continue;
+        indices[k] = from[k * kThreads];
+        if constexpr (kWeights == Weights::kOne) weights[k] = load_once(weights_from + k * kThreads);
       }
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
@@ -552,7 +602,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
   constexpr int kVector = kVectorOf<Operator>;
   extern __shared__ uint4 shared[];
   __shared__ int worker_ends[kThreads + 1];
-  __shared__ State opening[kVector * kThreads];
+  __shared__ alignas(16) State opening[kVector * kThreads];
   const auto slice = static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(reduction.tiles.tiles));
   const int64_t tile_index = blockIdx.x % static_cast<unsigned>(reduction.tiles.tiles);
   wait_for_last_kernel();
@@ -567,11 +617,12 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
   const int64_t first_entry = list_ends(reduction, tile, ends);
   list_rows<kWeights>(reduction, op, tile, lists);
   __syncthreads();
-  share_ends(tile, ends, kThreads / reduction.lanes, reduction.worker_units, worker_ends);
+  share_ends(tile, ends, kThreads >> reduction.lane_bits, reduction.worker_units, worker_ends);
 
-  const int worker = static_cast<int>(threadIdx.x) / reduction.lanes;
-  const int lane = static_cast<int>(threadIdx.x) % reduction.lanes;
-  const int64_t column = (slice * reduction.lanes + lane) * kVector;
+  const int lanes = 1 << reduction.lane_bits;
+  const int worker = static_cast<int>(threadIdx.x) >> reduction.lane_bits;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int64_t column = (slice * lanes + lane) * kVector;
   const int columns = static_cast<int>(clamp<int64_t>(reduction.sources.width - column, 0, kVector));
   const int end = worker_ends[worker], last_end = worker_ends[worker + 1];
   Walk<kVector, Operator> walk(reduction, op, {column, columns, reduction.part}, ends, opening, first_entry, end,
@@ -587,7 +638,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
     walk.close_all();
   }
   if (slice == 0 && threadIdx.x == 0) reduction.first_end[tile_index] = tile.ends > 0 ? tile.first_end : -1;
-  join_workers<kReduceRowsMostLanes>(walk, reduction.lanes, tile_index);
+  join_workers<kReduceRowsMostLanes>(walk, lanes, tile_index);
 }
 
 // Rows of up to kStates columns become states in shared memory. A dropped item becomes the identity.
@@ -599,7 +650,7 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
   using State = typename Operator::State;
   using Row = Neighbours<Element, kStates>;
   constexpr bool kGroups = kWeights == Weights::kGroups;
-  using Index = decltype(rows.load(0));
+  using Index = decltype(rows.from(0)[0]);
   constexpr int kRows = kGroups || sizeof(Row) == 16 ? 2 : 4;
   const int64_t width = kStates == 1 ? 1 : reduction.sources.width;
   const LaneWeights<kStates, Operator> lane_weights(reduction, columns);
@@ -609,12 +660,13 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
     Row items[kRows], group_weights[kRows];
     Element weights[kRows];
     Index indices[kRows];  // -1 if the item is dropped
+    const auto from = rows.from(first);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int item = first + i * kThreads;
       indices[i] = -1;
       if (item >= tile.items) continue;
-      const Index index = rows.load(item);
+      const Index index = from[i * kThreads];
       indices[i] = rows.holds(index) ? index : Index{-1};
       if constexpr (kGroups) {
         group_weights[i] = lane_weights.load(weights_of + item * int64_t{reduction.groups});
@@ -659,7 +711,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
   using State = typename Operator::State;
   extern __shared__ uint4 shared[];
   __shared__ int worker_ends[kThreads + 1];
-  __shared__ State opening[kStates * kThreads];
+  __shared__ alignas(16) State opening[kStates * kThreads];
   const LaneColumns columns{0, static_cast<int>(reduction.sources.width), reduction.part};
   wait_for_last_kernel();
   start_next_kernel();
