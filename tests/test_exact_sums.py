@@ -120,6 +120,15 @@ def test_items_past_the_count_and_without_an_id_add_nothing(rng):
         check(got, x[:count], ids[:count], 60, n=5000)
 
 
+@pytest.mark.parametrize("n", [1, 33, 1024, 1025, 2**14, 2**14 + 1])  # blocks take ranges of ids, up to 2^14 items
+@pytest.mark.parametrize("size", [1, 3, 130, 2048])
+def test_sums_of_few_items(rng, n, size):
+    x = mixed(rng, (n, 1), -60, 60)
+    x[rng.random(n) < 0.001] = np.inf
+    for ids in (rng.integers(-1, size + 1, n), np.full(n, size - 1, np.int32)):
+        check(np.asarray(mgpu.reduce_by_id(x, ids, size)), x, ids, size)
+
+
 @pytest.mark.parametrize("mapped", [(0, 0), (None, 0), (0, None)])
 def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
     x, ids = mixed(rng, (5, 2000, 2), -30, 20), rng.integers(-1, 300, (5, 2000))
@@ -149,7 +158,7 @@ def test_sums_of_many_items(rng, size, skewed):
             np.testing.assert_array_equal(mgpu.reduce_by_id(x[order], ids[order], size), got)
 
 
-MANY = 2**24  # kDigitItems of ffi/ops/reduce_by_id/plan.h
+MANY = 2**24  # enough for tables of digits (kDigitItems of ffi/ops/reduce_by_id/plan.h)
 with_many_items = pytest.mark.skipif(not ON_GPU, reason="only kernels for a GPU have tables of digits, for many items")
 
 

@@ -36,6 +36,9 @@ struct IdCombination {
   int entries;    // the entries of a block's table: a power of two if it does not hold all results
   State* states;  // the states of each problem's slots
   ResultVector<Operator> result;
+
+  // The problem of this block.
+  __device__ int64_t problem() const { return blockIdx.x / static_cast<unsigned>(parts); }
 };
 
 template <typename Operator>
@@ -53,8 +56,9 @@ struct Part {
 
   // More than two columns of one id are loaded as a vector only if the block's table holds all results. In device
   // memory, atomic operations on neighbouring states are faster if neighbouring lanes make them at once.
-  __device__ Part(const IdCombination<Operator>& combination, int64_t problem, int64_t part, bool in_table)
+  __device__ Part(const IdCombination<Operator>& combination, bool in_table)
       : size(combination.size), width(combination.width) {
+    const int64_t problem = combination.problem(), part = blockIdx.x - problem * combination.parts;
     const unsigned vector_ids = width.divisor < kInFlight ? kInFlight / width.divisor : 1;
     const int64_t live = combination.segments.live(problem),
                   share = ceil_div<int64_t>(combination.segments.length, combination.parts * vector_ids) * vector_ids;
@@ -292,9 +296,8 @@ __global__ void __launch_bounds__(kThreads) combine_items(IdCombination<Operator
     if constexpr (!kHoldsAll) tags[i] = kNobody;
   }
 
-  const int64_t problem = blockIdx.x / static_cast<unsigned>(combination.parts);
-  const Part<Operator> items(combination, problem, blockIdx.x - problem * combination.parts, kHoldsAll);
-  State* const states = combination.states + problem * combination.slots;
+  const Part<Operator> items(combination, kHoldsAll);
+  State* const states = combination.states + combination.problem() * combination.slots;
   __syncthreads();
   if constexpr (!kHoldsAll) wait_for_last_kernel();  // the states are filled
 

@@ -123,10 +123,20 @@ void combine_in_any_order(const Call& call, cudaStream_t stream, const ReduceByI
   launch_overlapping(call, stream, finish_states<Operator>, blocks, kThreads, 0, combination, op);
 }
 
-// Adds floats up exactly, by tables of digits. Returns whether the device has room for such tables.
 template <typename Operator>
-bool sum_by_digits(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
-                   id_summing::IdSums<Operator> sums, Operator op) {
+void launch_clear(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
+                  const id_summing::IdSums<Operator>& sums, bool clears_all) {
+  using namespace id_summing;
+  const int64_t limbs = operands.segments.rows * (sums.sum.limbs() + 1) * operands.slots();
+  const int blocks = resident_blocks(call, clear_limbs<Operator>, kThreads, 0, ceil_div<int64_t>(limbs, kThreads));
+  clear_limbs<Operator><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sums, clears_all);
+  check_launch(call);
+}
+
+// Adds the items to limbs, in tables of digits. Returns whether the device has room for such tables.
+template <typename Operator>
+bool launch_digits(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
+                   id_summing::IdSums<Operator> sums) {
   using namespace id_summing;
   const auto kernel = add_digits<Operator>;
   cudaFuncAttributes attributes;
@@ -141,29 +151,36 @@ bool sum_by_digits(const Call& call, cudaStream_t stream, const ReduceByIdOperan
   sums.table_groups = static_cast<unsigned>(groups);
   sums.items.entries = tagged_entries(room, kSumEntryBytes);  // of blocks that use no digits
   const int64_t bytes = maximum(kOthers + kCopyWords + groups * group_bytes, sums.items.entries * kSumEntryBytes);
-  const int64_t problems = operands.segments.rows, results = problems * operands.slots();
   const int64_t min_items = maximum<int64_t>(2 * kInFlight * kThreads, 4 * operands.slots());
   sums.items.parts = maximum(parts_of(operands, most_blocks(call, kernel, bytes), min_items),
                              ceil_div(operands.segments.length, kMaxDigitRows));
-  check(call, cudaMemsetAsync(sums.limbs, 0, results * (sums.sum.limbs() + 1) * sizeof(uint64_t), stream));
-  launch_overlapping(call, stream, kernel, static_cast<unsigned>(problems * sums.items.parts), kThreads, bytes, sums);
-  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(results, kRoundThreads));
-  launch_overlapping(call, stream, round_sums<Operator>, blocks, kRoundThreads, 0, sums, op);
+  const auto blocks = static_cast<unsigned>(operands.segments.rows * sums.items.parts);
+  launch_clear(call, stream, operands, sums, true);
+  launch_overlapping(call, stream, kernel, blocks, kThreads, bytes, sums);
   return true;
 }
 
-// Adds floats up exactly, each problem in a block. Returns whether a block has room for all limbs.
+// Adds few floats up exactly, in one launch. Returns whether blocks have room for all limbs.
 template <typename Operator>
-bool sum_in_blocks(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
-                   const id_summing::IdSums<Operator>& sums, Operator op) {
+bool sum_in_ranges(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
+                   id_summing::IdSums<Operator> sums, Operator op) {
   using namespace id_summing;
-  const int64_t bytes = operands.slots() * (sums.sum.limbs() + 1) * int64_t{sizeof(uint64_t)};
-  if (bytes > shared_memory_limit(call) - kWarp * int64_t{sizeof(Magnitudes)}) return false;
-  const auto kernel = sum_problem<Operator>;
+  const int64_t items = operands.segments.length * operands.width, problems = operands.segments.rows;
+  const int64_t id_bytes = operands.width * (sums.sum.limbs() + 1) * int64_t{sizeof(uint64_t)};
+  constexpr int64_t kListBytes = kListedRows * sizeof(uint32_t);
+  const int64_t room = maximum<int64_t>(shared_memory_limit(call) - kListBytes - kLineBytes, 0) / id_bytes;
+  if (room == 0) return false;
+  const int64_t wished = items <= kThreads ? 1 : minimum(kSumRanges / 2, multiprocessors(call) / problems);
+  const int64_t ranges = maximum(ceil_div(operands.size, room), minimum(wished, operands.size));
+  if (ranges > kSumRanges) return false;
+  sums.range_ids = static_cast<unsigned>(ceil_div(operands.size, ranges));
+  const bool lists = items > kThreads || ranges > 1;
+  const auto kernel = lists ? sum_ranges<true, Operator> : sum_ranges<false, Operator>;
+  const int64_t bytes = sums.range_ids * id_bytes + (lists ? kListBytes : 0);
+  const int64_t warps = lists ? kWarp : clamp<int64_t>(ceil_div<int64_t>(items, kWarp), 4, kWarp);
   allow_shared(call, kernel, bytes);
-  const int64_t warps = clamp<int64_t>(ceil_div<int64_t>(operands.segments.length * operands.width, kWarp), 4, kWarp);
-  kernel<<<static_cast<unsigned>(operands.segments.rows), static_cast<unsigned>(warps * kWarp), bytes, stream>>>(sums,
-                                                                                                                 op);
+  const dim3 grid(static_cast<unsigned>(problems), static_cast<unsigned>(ranges));
+  kernel<<<grid, static_cast<unsigned>(warps * kWarp), bytes, stream>>>(sums, op);
   check_launch(call);
   return true;
 }
@@ -172,43 +189,36 @@ bool sum_in_blocks(const Call& call, cudaStream_t stream, const ReduceByIdOperan
 template <typename Operator>
 void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
   using namespace id_summing;
-  using Find = FindMagnitudes<typename Operator::Element>;
-  static_assert(sizeof(Magnitudes) == kMagnitudesBytes);
   const int64_t slots = operands.slots(), problems = operands.segments.rows;
   const ExactSum sum(operands.segments.length);
-  call.expect(slots * (sum.limbs() + 1) < int64_t{1} << 32, "size: too many results");
+  const int64_t limbs = slots * (sum.limbs() + 1);
+  call.expect(limbs < int64_t{1} << 32, "size: too many results");
+  call.expect(sum.limbs() < 64, "x: too many rows");
   Workspace workspace = workspace_of(call);
-  auto* const limbs = reinterpret_cast<uint64_t*>(operands.layout(workspace, call));
-  auto* const magnitudes = reinterpret_cast<Magnitudes*>(limbs + problems * slots * (sum.limbs() + 1));
-  const int64_t problem_items = operands.segments.length * operands.width;
-  IdSums<Operator> sums{combination_of<Find>(operands, magnitudes + 1, {}),
-                        operands.x_stride == 0 ? problem_items : problems * problem_items,
-                        1,
-                        false,
-                        0,
+  auto* const words = reinterpret_cast<uint64_t*>(operands.layout(workspace, call));
+  IdSums<Operator> sums{combination_of<LimbOf<typename Operator::Element>>(operands, words, {}),
                         sum,
-                        magnitudes,
-                        limbs,
+                        reinterpret_cast<unsigned long long*>(words + problems * limbs),
                         {operands.result, operands.wide_result}};
-  if (operands.sums_many() && sum_by_digits(call, stream, operands, sums, op)) return;
-  if (problem_items <= kBlockSumItems && sum_in_blocks(call, stream, operands, sums, op)) return;
-  sums.clears_all = problems * slots * (sum.limbs() + 1) <= kMaxClearedLimbs;
-  sums.blocks = resident_blocks(call, find_magnitudes<Operator>, kThreads, 0,
-                                clamp<int64_t>(sums.x_count / (2 * kThreads), 1, kMagnitudeBlocks));
-  find_magnitudes<Operator><<<static_cast<unsigned>(sums.blocks), kThreads, 0, stream>>>(sums);
-  check_launch(call);
-  if (!sums.clears_all) {
-    const auto clear = clear_limbs<Operator>;
-    const int clear_blocks = resident_blocks(call, clear, kThreads, 0, blocks_of_slots(operands));
-    launch_overlapping(call, stream, clear, clear_blocks, kThreads, 0, sums);
+  if (operands.sums_few() && sum_in_ranges(call, stream, operands, sums, op)) return;
+  if (!(operands.sums_many() && launch_digits(call, stream, operands, sums))) {
+    const bool clears_all = problems * limbs <= kMaxClearedLimbs;
+    if (!clears_all) {
+      const int64_t problem_items = operands.segments.length * operands.width;
+      const int64_t count = operands.x_stride == 0 ? problem_items : problems * problem_items;
+      check(call, cudaMemsetAsync(sums.mask, 0, sizeof(*sums.mask), stream));
+      const int blocks = resident_blocks(call, find_limbs<Operator>, kThreads, 0, ceil_div<int64_t>(count, kThreads));
+      find_limbs<Operator><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sums, count);
+      check_launch(call);
+    }
+    launch_clear(call, stream, operands, sums, clears_all);
+    const auto kernel = sum_items<Operator>;
+    sums.items.entries = tagged_entries(shared_memory_limit(call), kSumEntryBytes);
+    const int64_t bytes = sums.items.entries * kSumEntryBytes;
+    sums.items.parts = parts_of(operands, most_blocks(call, kernel, bytes), kThreads);
+    const auto blocks = static_cast<unsigned>(problems * sums.items.parts);
+    launch_overlapping(call, stream, kernel, blocks, kThreads, bytes, sums);
   }
-  const auto kernel = sum_items<Operator>;
-  sums.items.entries = tagged_entries(shared_memory_limit(call), kSumEntryBytes);
-  sums.table_bytes = sums.items.entries * kSumEntryBytes;
-  sums.items.parts = parts_of(operands, most_blocks(call, kernel, sums.table_bytes),
-                              clamp<int64_t>(2 * slots, kThreads, sums.items.entries));
-  launch_overlapping(call, stream, kernel, static_cast<unsigned>(problems * sums.items.parts), kThreads,
-                     sums.table_bytes, sums);
   launch_overlapping(call, stream, finish_sums<Operator>, blocks_of_slots(operands), kThreads, 0, sums, op);
 }
 

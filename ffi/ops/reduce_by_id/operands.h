@@ -36,8 +36,11 @@ struct ReduceByIdOperands : OperatorOperands {
   // Whether these are so many floats that CUDA adds them up in tables of digits, if they fit (sum_by_digits.cuh).
   bool sums_many() const;
 
+  // Whether these are so few floats that CUDA adds them up in one launch (sum_by_id.cuh).
+  bool sums_few() const;
+
   // Scratch memory of the CUDA kernels: the states of all results, once or for each part of the rows; for exact sums,
-  // the limbs of all results, and the magnitudes that blocks find.
+  // the limbs of all results, and a mask of those in use.
   char* layout(Workspace& workspace, const Call& call) const;
 };
 

@@ -23,13 +23,17 @@ bool ReduceByIdOperands::sums_exactly() const {
 
 bool ReduceByIdOperands::sums_many() const {
   const int64_t items = segments.length * width;
-  return items >= kDigitProblemItems && segments.rows * items >= kDigitItems && segments.length <= kMaxDigitLength;
+  return items >= maximum(kDigitItems, kDigitItemsPerSlot * slots()) && segments.length <= kMaxDigitLength;
+}
+
+bool ReduceByIdOperands::sums_few() const {
+  return segments.length * width * clamp<int64_t>(segments.rows, 1, 8) <= kFewSumItems;
 }
 
 char* ReduceByIdOperands::layout(Workspace& workspace, const Call& call) const {
   if (sums_exactly()) {
     const int64_t limbs = segments.rows * slots() * (ExactSum(segments.length).limbs() + 1);
-    return workspace.take<char>(limbs * int64_t{sizeof(uint64_t)} + (kMagnitudeBlocks + 1) * kMagnitudesBytes);
+    return workspace.take<char>((limbs + 1) * int64_t{sizeof(uint64_t)});
   }
   const int64_t states = segments.rows * slots() * (in_any_order(call) ? 1 : parts());
   return workspace.take<char>(states * state_bytes(call));

@@ -137,8 +137,9 @@ class DigitTable {
     return is_left;
   }
 
-  // Adds the sums to the limbs in device memory, which are `stride` apart.
-  __device__ __forceinline__ void flush(const ExactSum& sum, int64_t stride, unsigned long long* limbs) const {
+  // Adds the sums to the limbs in device memory, which are `stride` apart. Returns a mask of these limbs.
+  __device__ __forceinline__ unsigned flush(const ExactSum& sum, int64_t stride, unsigned long long* limbs) const {
+    unsigned used = 0;
     for (unsigned group = 0; group < window_.groups; ++group) {
       for (unsigned i = threadIdx.x; i < slots_; i += kThreads) {
         int64_t total = 0;
@@ -149,10 +150,13 @@ class DigitTable {
         }
         if (total == 0) continue;
         sum.add_multiple(total, window_.lowest + group * kGroupBinades, [&](unsigned limb, uint64_t part) {
-          if (part != 0) atomicAdd(limbs + limb * stride + entry_of(i), static_cast<unsigned long long>(part));
+          if (part == 0) return;
+          atomicAdd(limbs + limb * stride + entry_of(i), static_cast<unsigned long long>(part));
+          used |= 1u << limb;
         });
       }
     }
+    return used;
   }
 
  private:
@@ -173,10 +177,10 @@ class DigitTable {
 
 template <typename Operator, typename Items>
 __device__ __forceinline__ void add_digits_of(const IdSums<Operator>& sums, const Items& items,
-                                              const ExponentWindow& window, uint64_t* to, uint32_t* words) {
+                                              const ExponentWindow& window, uint32_t* words) {
   const auto slots = static_cast<unsigned>(sums.items.slots);
-  auto* const limbs = reinterpret_cast<unsigned long long*>(to);
-  const LimbTable<false> others(words, kOtherEntries);
+  auto* const limbs = sums.limbs_of(sums.items.problem());
+  const LimbTable others(words, kOtherEntries);
   const DigitTable digits(words + kOtherEntries * (kSumEntryBytes / sizeof(uint32_t)), sums.table_slots,
                           sums.table_groups, window);
   __syncthreads();
@@ -191,57 +195,38 @@ __device__ __forceinline__ void add_digits_of(const IdSums<Operator>& sums, cons
     }
     if (!__any_sync(0xffffffffu, is_left)) return;  // zeros are frequent in some data
     uint64_t terms[kInFlight];
+    unsigned used = 0;  // a sum of so few rows has at most 20 limbs
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
       const auto term = sums.sum.term(widen(elements[k]), ExactSum::kLargestExponent, sums.sum.limbs());
       terms[k] = term.value;
-      if (keys[k] != kNobody) keys[k] += term.limb * slots;
+      if (keys[k] == kNobody) continue;
+      keys[k] += term.limb * slots;
+      used |= 1u << term.limb;
     }
+    sums.mark_warp(used);
     others.add(keys, terms, limbs);
   });
   __syncthreads();
-  digits.flush(sums.sum, slots, limbs);
+  const unsigned used = digits.flush(sums.sum, slots, limbs);
   others.flush(limbs);
+  sums.mark(used);
 }
 
-// Adds the items up. The limbs are clear, and numbered from the largest exponent of all numbers.
+// Adds the items up. The limbs and the mask are clear.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) add_digits(const __grid_constant__ IdSums<Operator> sums) {
   extern __shared__ uint32_t words[];
   start_next_kernel();
-  const int64_t problem = blockIdx.x / static_cast<unsigned>(sums.items.parts);
-  using Find = FindMagnitudes<typename Operator::Element>;
-  const Part<Find> items(sums.items, problem, blockIdx.x - problem * sums.items.parts, true);
+  using Items = Part<LimbOf<typename Operator::Element>>;
+  const Items items(sums.items, true);
   const ExponentWindow window = choose_window(items, minimum(sums.table_groups, ExponentWindow::kMaxGroups));
-  wait_for_last_kernel();  // the limbs are clear
-  if (window.groups == 0) {
-    add_part<false>(sums, LimbRange(sums.sum), words);
-  } else {
-    add_digits_of(sums, items, window, sums.limbs_of(problem), words);
-  }
-}
-
-// Rounds the sums.
-constexpr int kRoundThreads = 128;
-constexpr int kMaxDigitLimbs = 20;  // of sums of kMaxDigitLength items
-
-template <typename Operator>
-__global__ void __launch_bounds__(kRoundThreads) round_sums(IdSums<Operator> sums, Operator op) {
-  __shared__ uint64_t staged[kMaxDigitLimbs][kRoundThreads];
   wait_for_last_kernel();
-  const int64_t slots = sums.items.slots;
-  const int64_t i = int64_t{blockIdx.x} * kRoundThreads + threadIdx.x;
-  if (i >= sums.items.segments.rows * slots) return;
-  const int64_t problem = i / slots;
-  const uint64_t* const limbs = sums.limbs_of(problem) + (i - problem * slots);
-  const int used = sums.sum.limbs();
-#pragma unroll 4
-  for (int k = 0; k < used; ++k) staged[k][threadIdx.x] = limbs[k * slots];
-  const uint64_t special = limbs[used * slots];
-  const float sum = special != 0 ? ExactSum::special(special)
-                                 : sums.sum.round([&](int k) -> uint64_t& { return staged[k][threadIdx.x]; }, used,
-                                                  ExactSum::kLargestExponent);
-  sums.result.store(i, op.finish(sum, 0));
+  if (window.groups == 0) {
+    add_part(sums, Items(sums.items, false), LimbTable(words, sums.items.entries));
+  } else {
+    add_digits_of(sums, items, window, words);
+  }
 }
 
 }  // namespace mgpu::cuda::id_summing
