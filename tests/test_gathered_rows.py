@@ -441,6 +441,23 @@ def test_long_segments_of_weighted_rows():
         np.testing.assert_array_equal(got, weighted_sums(x, weights, indices, parts))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_products_with_a_vector_round_the_edges_of_tiles(rng, dtype):
+    """Segments are short, empty or longer than a tile; heads at both ends, and a count, leave entries unused."""
+    call = jax.jit(lambda x, h, i, w, c: mgpu.segmented_reduce(x, h, indices=i, weights=w, count=c))
+    x = drawn(rng, dtype, N, 1)
+    for entries in (1, 255, 1000, 1024, 2305, 7000):
+        indices, weights = rng.integers(-2, N + 2, entries).astype(np.int32), drawn(rng, dtype, entries)
+        every, some = np.arange(entries + 3), np.arange(3, entries + 40, 17)
+        few = np.array([0, 0, entries // 2, entries])
+        for heads in (every, some, np.repeat(some, 5), few, few[2:3]):
+            count = np.int32(rng.integers(entries // 2, entries + 1))
+            got = call(x, heads.astype(np.int32), indices, weights, count)
+            expected = weighted_sums(x, weights, indices, segments(indices, N, heads, count))
+            narrow = np.asarray(jnp.asarray(expected).astype(dtype), np.float64)
+            np.testing.assert_array_equal(np.asarray(got, np.float64), narrow)
+
+
 ERRORS = {
     "op: expected add, sum, mean where weights are given, got 'max'": {"op": "max", "weights": [1.0, 2.0]},
     "op: expected add, sum, mean where weights are given, got 'min'": {"op": {"a": "min"}, "weights": [1.0, 2.0]},

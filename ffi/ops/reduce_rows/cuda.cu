@@ -1,12 +1,27 @@
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
-#include "ops/reduce_rows/kernels.cuh"
+#include "ops/reduce_rows/weighted_column.cuh"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
 
 namespace mgpu::cuda {
 
 namespace row_reducing {
+
+// Asks for no more shared memory than the blocks take, which leaves the rest to the L1 cache.
+template <typename Operator>
+void prefer_cache(const Call& call, void (*kernel)(RowReduction<Operator>, Operator)) {
+  constexpr int kDynamicBytes = kReduceRowsStagedUnits * kThreads * sizeof(typename Operator::State);
+  constexpr int kReservedBytes = 1 << 10;  // for the system, in each block
+  int device = 0, most = 0;
+  cudaFuncAttributes attributes;
+  check(call, cudaFuncGetAttributes(&attributes, kernel));
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  const int block = kDynamicBytes + static_cast<int>(attributes.sharedSizeBytes) + kReservedBytes;
+  const int percent = minimum(ceil_div(100 * kReduceRowsStagedBlocks * block, most), 100);
+  check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent));
+}
 
 template <Weights kWeights, typename Operator>
 void launch(const Call& call, const GatheredRowsOperands& operands, const Operator& op, cudaStream_t stream) {
@@ -50,10 +65,17 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
     check_launch(call);
     launch_overlapping(call, stream, kernel, blocks, kThreads, shared, reduction, op);
   };
+  const auto run_column = [&](auto kernel) {
+    prefer_cache(call, kernel);
+    run(kernel, tiles.units * int64_t{sizeof(State)});
+  };
   const auto run_tiles = [&] {
     constexpr RowOperator kRow = row_operator<Operator>();
+    if constexpr (kWeights == Weights::kOne && sizeof(State) == sizeof(uint32_t)) {
+      if (is_weighted_column(reduction)) return run_column(sum_weighted_column<Operator>);
+    }
     if constexpr (kRow.stages && kWeights != Weights::kGroups) {  // a row of one column has one group
-      if (tiling.width == 1) return run(reduce_short_rows<kWeights, 1, Operator>, tiles.units * int64_t{sizeof(State)});
+      if (tiling.width == 1) return run_column(reduce_short_rows<kWeights, 1, Operator>);
     }
     if constexpr (kRow.stages && kRow.short_columns > 1) {
       if (tiling.is_staged()) {
