@@ -23,38 +23,43 @@ void prefer_cache(const Call& call, void (*kernel)(RowReduction<Operator>, Opera
   check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent));
 }
 
+template <typename Operator>
+RowReduction<Operator> reduction_of(const GatheredRowsOperands& operands, const RowTiling& tiling,
+                                    const UnitTiles& tiles, bool finds_tiles, const auto& scratch) {
+  using State = typename Operator::State;
+  constexpr RowOperator kRow = row_operator<Operator>();
+  const bool is_aligned = cuda::is_aligned(operands.x) && cuda::is_aligned(operands.result);
+  const int part = is_aligned ? static_cast<int>(minimum<int64_t>(tiling.width & -tiling.width, kRow.vector)) : 1;
+  const bool long_rows = operands.sources.has_long_numbers();
+  return {.x = static_cast<const typename Operator::Element*>(operands.x),
+          .weights = static_cast<const typename Operator::Element*>(operands.weights),
+          .groups = static_cast<int>(maximum<int64_t>(operands.groups, 1)),
+          .sources = operands.sources,
+          .tiles = tiles,
+          .finds_tiles = finds_tiles,
+          .part = part,
+          .long_rows = long_rows,
+          .is_plain = part == kRow.vector && !long_rows && tiling.row_bytes <= UINT32_MAX,
+          .lane_bits = ceil_log2(tiling.lanes()),
+          .worker_units = tiling.worker_units(),
+          .first_end = scratch.first_end,
+          .opening = reinterpret_cast<State*>(scratch.opening),
+          .open = reinterpret_cast<State*>(scratch.open),
+          .result = {operands.result, operands.wide_result}};
+}
+
 template <Weights kWeights, typename Operator>
 void launch(const Call& call, const GatheredRowsOperands& operands, const Operator& op, cudaStream_t stream) {
-  using Element = typename Operator::Element;
   using State = typename Operator::State;
   Workspace workspace = workspace_of(call);
   constexpr RowOperator kRow = row_operator<Operator>();
   const auto scratch = operands.layout(workspace, kRow);
   const RowTiling tiling = operands.tiling(kRow);
-  const RowSources& sources = operands.sources;
   const UnitTiles tiles(operands.ends(), tiling.tiles(), tiling.tile_units(), scratch.items_before);
   // If blocks run in at most two waves, a search by each block costs less than a kernel that finds all tiles: 0.144 ms
   // instead of 0.149 for float32 [2^20, 128]. With five waves, it costs more.
   const bool finds_tiles = tiling.tiles() * tiling.slices() <= 2 * tiling.wave();
-  const bool is_aligned = cuda::is_aligned(operands.x) && cuda::is_aligned(operands.result);
-  const int part = is_aligned ? static_cast<int>(minimum<int64_t>(tiling.width & -tiling.width, kRow.vector)) : 1;
-  const bool long_rows = sources.has_long_numbers();
-  const RowReduction<Operator> reduction{
-      .x = static_cast<const Element*>(operands.x),
-      .weights = static_cast<const Element*>(operands.weights),
-      .groups = static_cast<int>(maximum<int64_t>(operands.groups, 1)),
-      .sources = sources,
-      .tiles = tiles,
-      .finds_tiles = finds_tiles,
-      .part = part,
-      .long_rows = long_rows,
-      .is_plain = part == kRow.vector && !long_rows && tiling.row_bytes <= UINT32_MAX,
-      .lane_bits = ceil_log2(tiling.lanes()),
-      .worker_units = tiling.worker_units(),
-      .first_end = scratch.first_end,
-      .opening = reinterpret_cast<State*>(scratch.opening),
-      .open = reinterpret_cast<State*>(scratch.open),
-      .result = {operands.result, operands.wide_result}};
+  const auto reduction = reduction_of<Operator>(operands, tiling, tiles, finds_tiles, scratch);
   const auto run = [&](auto kernel, int64_t shared) {
     const int64_t blocks = tiles.tiles * tiling.slices();
     if (finds_tiles) {
