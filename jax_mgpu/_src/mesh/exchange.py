@@ -19,9 +19,9 @@ from jax_mgpu._src.ops.scan import scan
 
 T = TypeVar("T")
 
-# XLA:GPU copies one update (a contiguous piece) of a ragged all-to-all by one block: on four H200s, one update per
-# device reaches 4 GB/s, 32 reach 93, 128 reach 199 and 512 reach 227.
-UPDATE_BITS = 8
+# XLA:GPU copies the updates (contiguous pieces) of a ragged all-to-all by as many blocks. An odd number lets each block
+# copy one update without a pause; of an even number, blocks copy parts of up to 64, and wait for memory at each.
+UPDATES = 1023
 # Updates begin at multiples of so many items of the receiver's array. The copy writes a word of each lane of a warp at
 # once, so that each warp then writes one line of memory, not parts of two.
 LINE_ITEMS = 32
@@ -67,6 +67,11 @@ class Parts:
         places = jnp.broadcast_to(self.axis.devices.astype(self.sizes.dtype)[:, None] * chunk, self.sizes.shape)
         return Parts.unflatten((self.axis, self.axis.size * chunk), (self.places.T, places, self.sizes.T))
 
+    def of_others(self) -> Parts:
+        """Returns the same parts, without those that devices keep."""
+        sizes = jnp.where(self.axis.devices[:, None] == self.axis.devices, 0, self.sizes)
+        return Parts.unflatten((self.axis, self.slots), (self.starts, self.places, sizes))
+
     def in_slots(self, slots: int) -> Parts:
         """Returns the same parts with more slots."""
         return Parts.unflatten((self.axis, slots), (self.starts, self.places, self.sizes))
@@ -101,28 +106,43 @@ class Parts:
 jax.tree_util.register_pytree_node(Parts, Parts.flatten, Parts.unflatten)
 
 
-def exchange(parts: Parts, leaves: Sequence[jax.Array], *, fill: int = 0) -> list[jax.Array]:
-    """Returns arrays of the items that this device receives, in the order of the devices, each followed by `fill`."""
-    return exchange_together([[parts]], [leaves], fill=fill)
+def exchange(
+    parts: Parts, leaves: Sequence[jax.Array], *, fill: int | None = 0, most_travel: bool = False
+) -> list[jax.Array]:
+    """Returns arrays of the items that this device receives, in the order of the devices, each followed by `fill`.
+
+    With None, any values follow. If most items travel, XLA:GPU also copies the others during the exchange.
+    """
+    return exchange_together([[parts]], [leaves], fill=fill, most_travel=most_travel)
 
 
 def exchange_together(
-    parts: Sequence[Sequence[Parts]], sources: Sequence[Sequence[jax.Array]], *, fill: int = 0
+    parts: Sequence[Sequence[Parts]],
+    sources: Sequence[Sequence[jax.Array]],
+    *,
+    fill: int | None = 0,
+    most_travel: bool = False,
 ) -> list[jax.Array]:
     """`exchange` for the leaves of several sources, each with one or more parts, received in the same slots."""
     axis, slots = parts[0][0].axis, parts[0][0].slots
-    run = _runner(axis, fill=fill)
+    run = _runner(axis, fill=fill or 0, most_travel=most_travel)
 
     def move(arrays: Sequence[jax.Array], parts: Sequence[Sequence[Parts]]) -> jax.Array:
         sent = [(list(parts_of), x) for parts_of, x in zip(parts, arrays, strict=True) if x.shape[0] > 0]
-        return run(sent, axis.varying(jnp.full((slots, *arrays[0].shape[1:]), fill, arrays[0].dtype)))
+        shape, dtype = (slots, *arrays[0].shape[1:]), arrays[0].dtype
+        if fill is None and sent:
+            return run(sent, axis.varying(jax.lax.empty(shape, dtype)))
+        value = jnp.asarray(fill or 0, dtype)
+        if most_travel:  # slots that are filled after the arrays were made can take the memory of what made them
+            value, *_ = jax.lax.optimization_barrier((value, *arrays))
+        return run(sent, axis.varying(jnp.full(shape, value)))
 
     return [keeping_bits(move, list(arrays), list(parts)) for arrays in zip(*sources, strict=True)]
 
 
 def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
     """Returns `into` with the received items in their places; no device sends itself any."""
-    run = _runner(parts.axis, fill=None)
+    run = _runner(parts.axis, fill=None, most_travel=True)
 
     def move(arrays: Sequence[jax.Array], parts: Parts) -> jax.Array:
         return run([([parts], arrays[0])], arrays[1])
@@ -133,14 +153,15 @@ def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
 Sent = Sequence[tuple[Sequence[Parts], jax.Array]]
 
 
-def _runner(axis: Axis, *, fill: int | None) -> Callable[[Sent, jax.Array], jax.Array]:
+def _runner(axis: Axis, *, fill: int | None, most_travel: bool) -> Callable[[Sent, jax.Array], jax.Array]:
     """Returns the exchange in the form of the platform.
 
-    With a `fill`, which all slots hold before, devices keep their own parts; without one, they have none.
+    With a `fill`, which follows the items; without one, slots without items keep their values.
     """
     # XLA:GPU refuses ragged all-to-alls over several processes.
-    spread = _ragged if jax.process_count() == 1 and axis.size <= MAX_RAGGED else _chunked
-    run = by_platform(axis, *(functools.partial(form, fill=fill) for form in (_gathered, spread)))
+    is_ragged = jax.process_count() == 1 and axis.size <= MAX_RAGGED
+    spread = functools.partial(_ragged, most_travel=most_travel) if is_ragged else _chunked
+    run = by_platform(axis, functools.partial(_gathered, fill=fill), spread)
 
     return lambda sent, into: run(sent, into) if sent else into
 
@@ -238,14 +259,15 @@ def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
     return into
 
 
-def _ragged(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
-    """Sends the parts of a device to the others by ragged all-to-alls, each part cut into updates.
+def _ragged(sent: Sent, into: jax.Array, *, most_travel: bool) -> jax.Array:
+    """Sends parts by ragged all-to-alls, each part cut into updates.
 
-    The device's own parts are copied first, in one pass, and all exchanges then write to the same array. Parts of one
-    array are one exchange, because several in turn might each use the link in one direction only.
+    Parts of one array are one exchange, because several in turn might each use the link in one direction only. If most
+    items travel, it also copies a device's own parts, while the link limits the others. Otherwise one pass that copies
+    and fills comes first, as it takes less time.
     """
     axis = sent[0][0][0].axis
-    for parts_of, x in () if fill is None else sent:
+    for parts_of, x in () if most_travel else sent:
         source = kept = jnp.zeros((), parts_of[0].sizes.dtype)
         for i, parts in enumerate(parts_of):
             place, size, start = (axis.own(axis.own(x)) for x in (parts.places, parts.sizes, parts.starts))
@@ -255,40 +277,34 @@ def _ragged(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
         own = x.at[source].get(mode="clip")
         into = axis.varying(jnp.where(_along(kept, own), own, into))
     for parts_of, x in sent:
-        updates = _updates(parts_of[0])
-        if len(parts_of) > 1:
-            updates = [jnp.concatenate(part, axis=1) for part in zip(*map(_updates, parts_of), strict=True)]
-        into = jax.lax.ragged_all_to_all(x, into, *(part.reshape(-1) for part in updates), axis_name=axis.name)
+        updates = zip(*(_updates(parts if most_travel else parts.of_others()) for parts in parts_of), strict=True)
+        lists = [jnp.concatenate(part, axis=1).reshape(-1) for part in updates]
+        into = jax.lax.ragged_all_to_all(x, into, *lists, axis_name=axis.name)
     return into
 
 
 def _updates(parts: Parts) -> list[jax.Array]:
-    """Returns where updates to other devices begin, their sizes and places, and the sizes of received ones.
+    """Returns where updates to each device begin, their sizes and places, and the sizes of received ones.
 
     Each is `[devices, updates]`.
     """
-    axis, updates = parts.axis, jnp.arange((1 << UPDATE_BITS) + 1, dtype=parts.sizes.dtype)
+    axis, updates = parts.axis, jnp.arange(UPDATES + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array, places: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns where the updates of parts of these sizes begin, and their sizes; no product can overflow."""
         sizes, places = sizes[:, None], places[:, None]
-        whole, rest = sizes >> UPDATE_BITS, sizes & ((1 << UPDATE_BITS) - 1)
-        edges = whole * updates + (rest * updates >> UPDATE_BITS)
+        edges = sizes // UPDATES * updates + sizes % UPDATES * updates // UPDATES
         aligned = jnp.maximum(((places + edges) & -LINE_ITEMS) - places, 0)
-        edges = jnp.where(updates >> UPDATE_BITS == 1, sizes, aligned)
+        edges = jnp.where(updates == UPDATES, sizes, aligned)
         return edges[:, :-1], edges[:, 1:] - edges[:, :-1]
 
-    others = axis.devices != axis.index
-    own_sizes, own_starts, own_places = (axis.own(x) for x in (parts.sizes, parts.starts, parts.places))
-    sent, sent_sizes = cut(own_sizes * others, own_places)
-    received_sizes = cut(parts.received * others, parts.begins)[1]
-    starts, places = own_starts[:, None] + sent, own_places[:, None] + sent
-    return [starts, sent_sizes, places, received_sizes]
+    own_starts, own_places = (axis.own(x)[:, None] for x in (parts.starts, parts.places))
+    begins, sizes = cut(axis.own(parts.sizes), axis.own(parts.places))
+    return [own_starts + begins, sizes, own_places + begins, cut(parts.received, parts.begins)[1]]
 
 
-def _chunked(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
+def _chunked(sent: Sent, into: jax.Array) -> jax.Array:
     """Exchanges items in rounds of all-to-alls of equal chunks."""
-    del fill
     for parts_of, x in sent:
         for parts in parts_of:
             into = _in_chunks(parts, x, parts.axis.varying(into))

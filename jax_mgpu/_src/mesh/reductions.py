@@ -195,11 +195,12 @@ def scan(
 def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
     """Reduces segments; a result is on the device with its head, and later devices contribute items."""
     local = _local(axis, op, x, n, count)
-    results = local.segments(heads)
     if n == 0 or heads.shape[0] == 0:
-        return local.finish(results)
+        return local.finish(local.segments(heads))
     starts, first, _, last_slot = own_ends(heads, n, local.live)
-    front = local.total(first.reshape(1))
+    # The items before the first head are a segment too.
+    front_first = local.segments(jnp.append(jnp.zeros_like(heads[:1]), heads))
+    front, results = _row(front_first, 0), _row(front_first, slice(1, None))
     # The scan begins at the last device, but within a segment earlier items come first.
     combine = local.combine(0)
     every = _EveryState(axis, first > 0, front, starts)

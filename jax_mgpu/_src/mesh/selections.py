@@ -95,7 +95,7 @@ def _partition_by_ranks(
 
     front = parts(jnp.zeros_like(kepts), kepts, jnp.minimum(edges, total))
     back = parts(kepts, lives - kepts, jnp.maximum(edges - total, 0))
-    items = exchange_together([[front, back.behind(front)]], [moved])
+    items = exchange_together([[front, back.behind(front)]], [moved], fill=None, most_travel=True)
     if count.size:  # items past the count stay in place
         slot = jnp.arange(n, dtype=live.dtype)
         dead = jnp.where(slot < live, slot, n + slot)

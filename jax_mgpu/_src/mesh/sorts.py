@@ -172,7 +172,7 @@ def received_in_order(
         keys, *leaves = exchange(parts, [keys, *leaves])
         options.update(bits=bits, method=Method.FASTEST)
         return _sorted(operation, keys, leaves, count=parts.total.reshape(1), **options)
-    keys, *leaves = exchange(parts.in_slots(n + n // SPARE), [keys, *leaves])
+    keys, *leaves = exchange(parts.in_slots(n + n // SPARE), [keys, *leaves], most_travel=True)
     return merged_runs(operation, keys, leaves, parts.begins + parts.received, size=n, **options)
 
 
