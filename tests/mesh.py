@@ -117,7 +117,7 @@ def use_form(monkeypatch, form):
     With `_gathered` they take the other forms of CPUs for many items, else those of GPUs. The stand-in for
     ragged_all_to_all searches all updates, so there are 3 per device instead of 1,023.
     """
-    monkeypatch.setattr(exchange, "UPDATES", 3)
+    monkeypatch.setattr(exchange, "MOST_UPDATES", 3)
     monkeypatch.setattr(exchange, "FEW_ITEMS", 0)
     if form != "_gathered":
         monkeypatch.setattr(axis.Axis, "shares_memory", False)

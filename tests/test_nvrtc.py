@@ -87,6 +87,7 @@ SPECIAL = {
         f"reducing::reduce_by_lanes<{OPERATOR}, 4, 2>",
         f"reducing::reduce_by_blocks<{OPERATOR}, 4, 4>",
     ],
+    "ops/reduce_by_id/sum_by_id.cuh": [f"id_summing::sum_ranges<{lists}, {OPERATOR}>" for lists in ("false", "true")],
     "ops/reduce_rows/kernels.cuh": [
         f"row_reducing::{kernel}<mgpu::cuda::row_reducing::Weights::{weights}, {arguments}{OPERATOR}>"
         for weights in ("kNone", "kOne", "kGroups")
@@ -316,7 +317,7 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     dtype, call = MAPPED[name]
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     (equation,) = kernel_calls(call, np.zeros(9, dtype))
-    return host_functions.cpp(equation.params["function"].value.data)
+    return host_functions.cpp(equation.params["function"].value.written.data)
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
@@ -362,7 +363,7 @@ def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.
     items, apply = test_emit.group_of(names)
     pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2
     (equation,) = kernel_calls(lambda pairs: test_emit.apply_in_kernels(apply, pairs), pairs)
-    source = host_functions.cpp(equation.params["function"].value.data)
+    source = host_functions.cpp(equation.params["function"].value.written.data)
     text = (
         '#include "ops/scan/scan_segments.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"

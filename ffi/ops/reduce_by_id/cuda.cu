@@ -202,10 +202,10 @@ void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands
                         {operands.result, operands.wide_result}};
   if (operands.sums_few() && sum_in_ranges(call, stream, operands, sums, op)) return;
   if (!(operands.sums_many() && launch_digits(call, stream, operands, sums))) {
-    const bool clears_all = problems * limbs <= kMaxClearedLimbs;
+    const int64_t problem_items = operands.segments.length * operands.width;
+    const int64_t count = operands.x_stride == 0 ? problem_items : problems * problem_items;
+    const bool clears_all = problems * limbs <= maximum(kMaxClearedLimbs, count);
     if (!clears_all) {
-      const int64_t problem_items = operands.segments.length * operands.width;
-      const int64_t count = operands.x_stride == 0 ? problem_items : problems * problem_items;
       check(call, cudaMemsetAsync(sums.mask, 0, sizeof(*sums.mask), stream));
       const int blocks = resident_blocks(call, find_limbs<Operator>, kThreads, 0, ceil_div<int64_t>(count, kThreads));
       find_limbs<Operator><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sums, count);

@@ -16,7 +16,8 @@ constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
 // So few floats take one kernel, if the shared memory of so many blocks holds all limbs.
 constexpr int64_t kFewSumItems = 1 << 14;
 constexpr int64_t kSumRanges = 128;
-// Up to so many limbs are all cleared; of more, those that a pass over the items finds in use.
+// Up to so many limbs, or as many as there are items, are all cleared. Of more, a pass over the items finds those in
+// use.
 constexpr int64_t kMaxClearedLimbs = int64_t{1} << 21;
 // So many floats in a problem, and as many for each result, use tables of digits. A problem has at most so many rows
 // that a limb has room for a block's digits.

@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 # XLA:GPU copies the updates (contiguous pieces) of a ragged all-to-all by as many blocks. An odd number lets each block
 # copy one update without a pause; of an even number, blocks copy parts of up to 64, and wait for memory at each.
-UPDATES = 1023
+# Updates of less than a line would gain nothing.
+MOST_UPDATES = 1023
 # Updates begin at multiples of so many items of the receiver's array. The copy writes a word of each lane of a warp at
 # once, so that each warp then writes one line of memory, not parts of two.
 LINE_ITEMS = 32
@@ -288,14 +289,15 @@ def _updates(parts: Parts) -> list[jax.Array]:
 
     Each is `[devices, updates]`.
     """
-    axis, updates = parts.axis, jnp.arange(UPDATES + 1, dtype=parts.sizes.dtype)
+    axis, number = parts.axis, min(MOST_UPDATES, parts.slots // LINE_ITEMS | 1)
+    updates = jnp.arange(number + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array, places: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns where the updates of parts of these sizes begin, and their sizes; no product can overflow."""
         sizes, places = sizes[:, None], places[:, None]
-        edges = sizes // UPDATES * updates + sizes % UPDATES * updates // UPDATES
+        edges = sizes // number * updates + sizes % number * updates // number
         aligned = jnp.maximum(((places + edges) & -LINE_ITEMS) - places, 0)
-        edges = jnp.where(updates == UPDATES, sizes, aligned)
+        edges = jnp.where(updates == number, sizes, aligned)
         return edges[:, :-1], edges[:, 1:] - edges[:, :-1]
 
     own_starts, own_places = (axis.own(x)[:, None] for x in (parts.starts, parts.places))

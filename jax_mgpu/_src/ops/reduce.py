@@ -307,7 +307,8 @@ class SegmentedItems(Grouping):
         differs, places = key_starts(ordered).astype(self.index_dtype), self.places(last=False)
         # The first item of a segment counts, whether or not it differs from the item before.
         firsts = take_or_fill(differs, places.reshape(-1)).reshape(places.shape)
-        return self.combine(Kind.ADD, differs) + (places >= 0) - firsts
+        number = self.combine(Kind.ADD, differs)
+        return number + (places >= 0).astype(number.dtype) - firsts
 
     def _shaped(self, results: jax.Array) -> jax.Array:
         return results.squeeze(0) if self.whole else results
