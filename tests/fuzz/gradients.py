@@ -31,6 +31,9 @@ def _pulled(function: Any, x: Any, cotangent: Any) -> Any:
     # Within shard_map, all vary over the same axes: if x did not vary, its gradient would be a sum.
     x = vary_as(x, function(x), cotangent)
     y, pull = jax.vjp(function, x)
+    spec = jax.typeof(y).sharding.spec
+    if jax.typeof(cotangent).sharding.spec != spec:  # the caller placed it over Explicit axes in another way
+        cotangent = jax.sharding.reshard(cotangent, spec)
     return pull(vary_as(cotangent, y))[0]
 
 
