@@ -51,7 +51,7 @@ class Signed:
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an array, or a number that is no integer: a key cannot hold the bits of floats."""
+        """Whether this is an array, or a number other than an integer: equal floats may differ in their bits."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 

@@ -29,10 +29,9 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and its
     value. The running program raises it, so asynchronous dispatch raises it where the caller waits for the result. On a
     CPU, a program's second call and later ones may raise a `ValueError` instead, as for callbacks. A `size` below the
-    number of results is an error too, unless it is 0. So are ids of items in place of heads, if an id above the number
-    of items repeats and is not the largest. An argument is not checked if no result depends on it. Checks cost time,
-    and on a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns them on everywhere. Platforms
-    without kernels check nothing.
+    number of results is an error too, unless it is 0. An argument is not checked if no result depends on it. Checks
+    cost time, and on a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns them on everywhere.
+    Platforms without kernels check nothing.
 
     Like JAX's settings, this one belongs to the thread. Leave the context before `yield` and `await`: a suspended
     generator or task would leave checks on for other code.
@@ -198,9 +197,9 @@ def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
 
 
 def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
-    """Whether each id is in order, given which ids are known and the latest known id up to each.
+    """Whether each id is in order; `numpy` is NumPy or `jax.numpy`.
 
-    `numpy` is NumPy or `jax.numpy`.
+    `known` marks the ids that name a segment, and `latest` is the last of these up to each item.
     """
     n = ids.shape[0]
     goes_on = numpy.append(numpy.full((1,), -1, latest.dtype), latest)[:n] == ids

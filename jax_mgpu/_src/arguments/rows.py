@@ -77,7 +77,7 @@ class RowForm:
         return result
 
     def _stored(self, x: jax.Array) -> jax.Array:
-        """Returns the form in which arrays travel: random keys as words, narrower integers than a byte as bytes."""
+        """Returns the form in which arrays travel: random keys as words, integers narrower than a byte as bytes."""
         if self.random is not None:
             return jax.random.key_data(x)
         if jnp.issubdtype(self.dtype, jnp.integer) and jnp.iinfo(self.dtype).bits < 8:

@@ -249,7 +249,7 @@ def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any])
 
 
 # Options of mlir.register_lowering that run the rule at each call. By default, newer JAX runs it once for all equal
-# calls, in a function where it does not see how operands are made.
+# calls, in a function where the rule does not see how operands are made.
 in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
 
 
@@ -380,9 +380,9 @@ def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> 
 
 
 def free_of_explicit_axes() -> AbstractContextManager[Any]:
-    """In this context, a jaxpr is not tied to Explicit axes.
+    """In this context, a traced jaxpr does not depend on the mesh's Explicit axes.
 
-    Without such axes it changes nothing, because values that vary over Manual axes are part of a jaxpr.
+    A mesh without such axes stays set, because a jaxpr says which values vary over Manual axes.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return nullcontext()

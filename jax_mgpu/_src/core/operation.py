@@ -7,8 +7,8 @@ result for scratch memory. These conventions hold:
 - The description names operands, results and attributes. A call passes operands by name, and a rule receives those that
   its parameters name. `expect_compiled_names` compares the libraries' names.
 - A call may leave out an operand, which is then `ABSENT`, an empty int32 vector.
-- Attributes are ints (flags and enumerations too), or `Keyed`, in place of which `call_attributes` gives the handlers
-  others.
+- Attributes are ints (flags and enumerations too) or `Keyed`, which `call_attributes` replaces by attributes that
+  handlers can take.
 - A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all.
   Handlers take both kinds, so the batching rule only moves axes.
 """
@@ -82,9 +82,9 @@ class Operation:
         program makes that operand from one scalar, as `jnp.zeros` does, kernels get the scalar, `[1]`, and fill the
         result.
       streamed: operands that kernels read as one run over the batch; without batch axes, they are repeated.
-      only: the one platform with kernels, if others have none. Other platforms run plain JAX without a warning, because
-        it consists of other kernels or warns itself. "": no platform has kernels, and the libraries do not know the
-        operation.
+      only: the one platform with kernels, if others have none. On other platforms
+        plain JAX runs without a warning, because it calls other kernels or warns itself. "": no platform has kernels,
+        and the libraries do not know the operation.
       is_registered: whether the libraries know the operation by these names.
 
     A rule takes the operands and attributes that its parameters name, or all operands in order as `*operands`. Rules of

@@ -1,7 +1,7 @@
 """Splits a batched kernel call over the devices of an Auto or Explicit mesh.
 
-XLA would gather the operands of an unknown custom call. A Shardy rule says how shardings spread through the call. XLA's
-partitioner takes this number of leading axes of every operand as batch axes, and gives each device its rows.
+XLA would gather the operands of an unknown custom call. A Shardy rule says how shardings spread through the call. An
+attribute says how many leading axes of every operand are batch axes: XLA's partitioner gives each device its rows.
 """
 
 from __future__ import annotations

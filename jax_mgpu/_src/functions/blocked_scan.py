@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# Blocks on a CPU are long, because each adds a total to scan; but longer sums of floats would round worse than sums by
-# a tree.
+# Blocks on a CPU are long, because each adds a total to scan. They are not longer, because sums of floats one after the
+# other round worse than sums by a tree.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
 # SHORT_BLOCK items per block in lockstep, MAX_STEPS steps per short loop: each step may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256

@@ -75,7 +75,7 @@ DIRECTIONS = "exclusive", "reverse", "total"  # attributes that a caller of a sc
 
 @dataclasses.dataclass(frozen=True)
 class _Captured:
-    """An operand in place of a value."""
+    """Stands for a captured value that is an operand of the call."""
 
     index: int
 

@@ -18,7 +18,7 @@ from jax_mgpu._src.core.compat import invariant_gather, is_of_cpus, reconcile_vm
 def before(x: jax.Array) -> jax.Array:
     """Returns, for each device, the sum of the values of earlier devices; x is `[..., devices, any]`.
 
-    XLA fuses this sum of a few numbers with its operands, whereas a running sum is a separate program.
+    XLA fuses this sum of a few numbers with its operands, whereas a running sum is a kernel of its own.
     """
     devices = jax.lax.broadcasted_iota(jnp.int32, (x.shape[-2],) * 2, 0)
     earlier = devices > devices.T

@@ -19,8 +19,8 @@ from jax_mgpu._src.ops.scan import scan
 
 T = TypeVar("T")
 
-# XLA:GPU copies the updates (contiguous pieces) of a ragged all-to-all by as many blocks. An odd number lets each block
-# copy one update without a pause; of an even number, blocks copy parts of up to 64, and wait for memory at each.
+# XLA:GPU launches a block for each update (contiguous piece) of a ragged all-to-all. If their number is odd, each block
+# copies one update without a pause. If it is even, blocks share up to 64 updates, and wait for memory at each.
 # Updates of less than a line would gain nothing.
 MOST_UPDATES = 1023
 # Updates begin at multiples of so many items of the receiver's array. The copy writes a word of each lane of a warp at
@@ -134,7 +134,7 @@ def exchange_together(
         if fill is None and sent:
             return run(sent, axis.varying(jax.lax.empty(shape, dtype)))
         value = jnp.asarray(fill or 0, dtype)
-        if most_travel:  # slots that are filled after the arrays were made can take the memory of what made them
+        if most_travel:  # slots that are filled once the arrays are made can reuse memory that was needed to make them
             value, *_ = jax.lax.optimization_barrier((value, *arrays))
         return run(sent, axis.varying(jnp.full(shape, value)))
 
@@ -157,7 +157,7 @@ Sent = Sequence[tuple[Sequence[Parts], jax.Array]]
 def _runner(axis: Axis, *, fill: int | None, most_travel: bool) -> Callable[[Sent, jax.Array], jax.Array]:
     """Returns the exchange in the form of the platform.
 
-    With a `fill`, which follows the items; without one, slots without items keep their values.
+    A `fill` follows the items; with None, slots without items keep their values.
     """
     # XLA:GPU refuses ragged all-to-alls over several processes.
     is_ragged = jax.process_count() == 1 and axis.size <= MAX_RAGGED
@@ -222,7 +222,7 @@ def all_everywhere(
     dtype, form, slots = counts[0].dtype, RowForm(axis.operation, "x", arrays[0]), [x.shape[0] for x in arrays]
     ends = np.cumsum([axis.size * n for n in slots])
     begins = [end - axis.size * n + np.arange(axis.size) * n for n, end in zip(slots, ends, strict=True)]
-    # One more run, which is empty: XLA:CPU takes evenly spaced numbers for a program, and a constant for none.
+    # One more run, which is empty: XLA:CPU would compile a kernel for a constant of evenly spaced numbers.
     starts = np.concatenate([*begins, [0]]).astype(dtype)
     offsets, total = scan(jnp.concatenate([*counts, np.zeros(1, dtype)]), exclusive=True, return_total=True)
     total = total.reshape(1)

@@ -38,7 +38,7 @@ from jax_mgpu._src.ops.select import select_rows
 from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
 from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
 
-# XLA takes three times as long if the length of an array is no multiple of a few items.
+# Lengths are multiples of so many items: XLA's kernels take three times as long for odd lengths.
 SLOTS = 32
 
 

@@ -249,7 +249,7 @@ def segmented_scan(
 def number_before(positions: jax.Array, end: jax.Array) -> jax.Array:
     """Returns how many sorted positions lie before an end of their dtype.
 
-    XLA:CPU makes three programs of a sum, so a search compiles faster.
+    XLA:CPU compiles three kernels for a sum, so a search compiles faster.
     """
 
     def by_search(positions: jax.Array, end: jax.Array) -> jax.Array:
@@ -310,7 +310,7 @@ class _EveryState:
 
         def nearest(x: jax.Array) -> jax.Array:
             """Returns the entries of devices in a circle, up to the one before this one, or from the one after it."""
-            # XLA:CPU makes no program of this concatenation, and none of slices.
+            # XLA:CPU compiles no kernel for this concatenation, and none for slices.
             window = jax.lax.dynamic_slice_in_dim(
                 jnp.concatenate([x, x]), axis.index, axis.size + beyond, allow_negative_indices=False
             )

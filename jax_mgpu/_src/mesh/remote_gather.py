@@ -104,7 +104,8 @@ def deal(
 class Dealt:
     """The items that contribute to this device's share of results.
 
-    Items each end where the next one begins, the last one of a device at `following`. They may be empty.
+    The results of an item end where those of the next one begin, or for a device's last item, at `following`. An item
+    may have no results.
 
     Args:
       axis: the devices.

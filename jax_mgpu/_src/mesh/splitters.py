@@ -65,7 +65,7 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Returns the keys of ascending codes. For a code of no key, the result exceeds the same keys as the code."""
+    """Returns the keys of ascending codes; for a code that no key has, a key that exceeds the same keys as it does."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")

@@ -30,8 +30,8 @@ from jax_mgpu._src.ops.sort import Sort
 
 # kGroupEntries of ffi/ops/hash_groups/plan.h. Some of a table's entries should stay empty.
 BLOCK_ENTRIES: int = cpu_library.tile_sizes()["group_entries"][0]
-# A table is faster than a sort for at least LEAST_ROWS rows, and ENTRY_ROWS rows per entry. A table has LEAST_ENTRIES
-# entries or more. Up to MOST_GROUPS groups still fit the tables of blocks.
+# A table in device memory is faster than a sort for at least LEAST_ROWS rows, and ENTRY_ROWS rows per entry; it has at
+# least LEAST_ENTRIES entries. For more than MOST_GROUPS groups, the tables of blocks would be too small.
 LEAST_ROWS, ENTRY_ROWS = 1 << 23, 32
 LEAST_ENTRIES, MOST_GROUPS = 1 << 16, (1 << 22) // 3
 

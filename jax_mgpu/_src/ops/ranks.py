@@ -148,8 +148,9 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments; on CUDA,
-    for `k` above 8, and over a mesh axis, it is that of a sort.
+    Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments. It is
+    that of a sort over a mesh axis, and on CUDA for `k` above 32, or above 8 in segments of more than 256 items on
+    average.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

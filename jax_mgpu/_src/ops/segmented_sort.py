@@ -134,9 +134,9 @@ def segmented_sort(
 
     Time is O(n log t) for tiles of t items and O(n log(s / t)) for segments of s > t items, in any mixture of lengths;
     scratch memory is one copy of keys and values. The algorithm is a block sort and merge rounds that stop when a
-    segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start. On a GPU, if there are
-    few heads, the long segments are sorted by digits as in `sort`. Columns cost as in `mergesort`. With ends, items
-    between segments are marked first, in flags of n bytes.
+    segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start. On a GPU, long segments
+    are sorted by digits as in `sort`, unless there are very many short ones. Columns cost as in `mergesort`. With ends,
+    items between segments are marked first, in flags of n bytes.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -137,7 +137,7 @@ class Csr:
     def from_coo(
         cls, rows: ArrayLike, columns: ArrayLike, values: ArrayLike, *, shape: Sequence[int], size: int | None = None
     ) -> Csr:
-        """Returns entries at rows and columns, in any order; entries at the same place are added up in order.
+        """Returns the matrix of entries in any order; entries at the same place are added up in order.
 
         An entry outside of the shape, also at a negative place, is dropped; zeros are entries like others. There is
         room for `size` entries (default as many as values).
@@ -186,7 +186,7 @@ class Csr:
 
     @classmethod
     def from_bcoo(cls, x: Any, *, size: int | None = None) -> Csr:
-        """Returns a `jax.experimental.sparse.BCOO` of two sparse axes: see `from_coo`."""
+        """Returns the matrix of a `jax.experimental.sparse.BCOO` with two sparse axes: see `from_coo`."""
         name = "Csr.from_bcoo"
         if not isinstance(x, _jax_sparse().BCOO):
             raise type_error(name, "x", "a jax.experimental.sparse.BCOO", describe(x))
@@ -197,7 +197,7 @@ class Csr:
 
     @classmethod
     def from_scipy(cls, x: Any) -> Csr:
-        """Returns a sparse matrix or array of SciPy, of any format; not within `jit`."""
+        """Returns the matrix of a sparse matrix or array of SciPy, of any format; not within `jit`."""
         if not hasattr(x, "tocsr"):
             raise type_error("Csr.from_scipy", "x", "a sparse matrix or array of SciPy", describe(x))
         rows = x.tocsr(copy=True)
@@ -279,14 +279,14 @@ class Csr:
         return self._with(self.values, self._transpose())
 
     def with_values(self, values: ArrayLike) -> Csr:
-        """Returns other values at the same places."""
+        """Returns the matrix with other values at the same places."""
         values = _numbers("Csr.with_values", "values", values)
         if values.shape != self.values.shape:
             raise value_error("Csr.with_values", "values", f"{self.capacity}", describe(values))
         return self._with(values, self._transposed)
 
     def astype(self, dtype: DTypeLike) -> Csr:
-        """Returns values converted to another type."""
+        """Returns the matrix with its values converted to another type."""
         expect_item_dtype("Csr.astype", dtype)
         return self.with_values(self.values.astype(dtype))
 
