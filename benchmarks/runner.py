@@ -23,7 +23,7 @@ from benchmarks.peers import NotBuilt
 
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
-CACHE_BYTES = 120 << 20  # more than twice the 50 MB of an H200's L2 cache
+CACHE_BYTES = 120 << 20  # at least twice an H200's L2 cache
 MAX_SETS = 8  # the most sets of inputs in a program of short calls
 ROUNDS = 16  # rounds of a program of short calls
 TINY_MS = 0.02  # if a call takes less, a program makes four times as many calls

@@ -1,6 +1,6 @@
 """Runs thousands of cases in processes that compile side by side and take turns on the device.
 
-Cases of short calls mostly wait for compilation.
+Cases of short calls take longer to compile than to time.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def empty(shape, dtype):
 def use_form(monkeypatch, form):
     """Makes all functions take this form of the exchange.
 
-    With `_gathered` they take the other forms of CPUs for many items, else those of GPUs. The stand-in for
-    ragged_all_to_all searches all updates, so there are 3 per device instead of 1,023.
+    `_gathered` is the form of CPUs. A function that also has a form for few items on CPUs takes its form for many. The
+    stand-in for ragged_all_to_all searches all updates, so there are 3 per device instead of 1,023.
     """
     monkeypatch.setattr(exchange, "MOST_UPDATES", 3)
     monkeypatch.setattr(exchange, "FEW_ITEMS", 0)

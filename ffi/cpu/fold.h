@@ -45,7 +45,7 @@ class Running {
   int64_t parts_;
 };
 
-// Shorter ranges are read as windows of this size, with the items past their ends masked.
+// Ranges of up to this many items are read as windows of this size, with the items past their ends masked.
 constexpr int kFew = 8;
 
 // Arithmetic states are selected by their bits, because compilers make branches of a conditional.

@@ -1,4 +1,4 @@
-r"""Runs tests on a CPU with the emulated CUDA kernels instead of the CPU's. Operations by a function stay as they are.
+r"""Runs tests on a CPU with the emulated CUDA kernels instead of the CPU's. Callers' functions run in plain JAX.
 
 cmake -S tests/emulation -B build-emulated -G Ninja -DPython_EXECUTABLE=$(which python) && ninja -C build-emulated
 MGPU_EMULATED=build-emulated/libjax_mgpu_emulated.so \

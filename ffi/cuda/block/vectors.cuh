@@ -114,9 +114,9 @@ class Gathered<ArgExtremum<Word, State>> {
   int first_ = -1;
 };
 
-// The index of an extremum of float32 items, with float instructions: of the largest item, or of the largest of the
-// negatives. A product with 1 or -1 and a sum with 0 make all NaNs identical and the zeros equal. It keeps the first
-// vector that has the extremum, and finds its position among these items at the end.
+// The index of the largest float32 item, or of the smallest, which is the largest after a change of signs, by float
+// instructions. A product with 1 or -1 and a sum with 0 make all NaNs identical and the zeros equal. A thread keeps the
+// first vector that has the extremum, and finds the extremum's position among these items at the end.
 template <typename State>
 class GatheredFloats {
   using Operator = ArgExtremum<uint32_t, State>;

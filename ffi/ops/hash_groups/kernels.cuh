@@ -1,8 +1,8 @@
 // The kernels of hash_groups. A block combines the items of each key in a table in shared memory, and adds the table to
 // that in device memory, whose places all blocks claim by compare-and-swap. If there may be more groups than the
-// block's table has entries for, each tile of rows is first sorted by the highest bits of the keys' hashes, their
-// bucket, and a block combines the rows that all tiles have of a bucket. The states are integers, so the order of the
-// rows does not matter.
+// block's table has entries for, each tile of rows is first sorted by bucket, the highest bits of a key's hash. Then a
+// block combines the rows of a bucket from all tiles. The states are integers, so the order of the rows does not
+// matter.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -14,8 +14,8 @@
 namespace mgpu::cuda::hash_grouping {
 
 constexpr int kGroupKeys = 4;          // neighbouring entries of a block's table, which a thread reads at once
-constexpr int kMaxProbes = 8;          // so many of them may a key be in
-constexpr int kMaxFarProbes = 1 << 9;  // the same of the table in device memory, which has two entries for each group
+constexpr int kMaxProbes = 8;          // a key is in one of this many entries
+constexpr int kMaxFarProbes = 1 << 9;  // the same for the table in device memory, which has two entries for each group
 constexpr int kNoEntry = -1;
 
 // One problem.
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kStartThreads) start_units(const __grid_consta
 
 // ---- The block's table
 
-// Rows of a unit that come from one tile. Row i of the unit is row `offset + i`, modulo 2^32, of all tiles.
+// Rows of a unit that come from one tile. Row i of the unit is row `offset + i` (modulo 2^32) in scratch memory.
 struct Piece {
   uint32_t first;
   uint32_t offset;
@@ -317,7 +317,7 @@ class RowCombiner {
     flush();
   }
 
-  // The same for rows of one bucket, whose numbers count the rows of the buckets before it too.
+  // The same for rows of one bucket. Rows are numbered through all buckets.
   __device__ void combine_bucket(int bucket, uint32_t begin, uint32_t end) {
     clear();
     constexpr uint32_t kWarps = kCombineThreads / kWarp;
@@ -413,8 +413,8 @@ class RowCombiner {
     });
   }
 
-  // Combines rows. A warp takes kStep of them from `first` on, and those `step` rows later, up to `end`.
-  // `load(first, end, rows, k)` loads item k of each lane: the row that is as far from `first`.
+  // Combines rows. A warp takes kStep of them from `first` on, then those `step` rows later, and so on, up to `end`.
+  // `load(begin, end, rows, k)` loads item k of each lane: lane l gets row `begin` + l, if it is before `end`.
   template <typename Load>
   __device__ __forceinline__ void combine(uint32_t first, uint32_t end, uint32_t step, Load load) {
     const auto load_step = [&](uint32_t first, Rows& rows) {

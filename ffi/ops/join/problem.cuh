@@ -62,7 +62,7 @@ struct Plan {
   bool is_last;
   bool a_follows;    // whether A continues after the tile
   int64_t a;         // the number of the row's items of A before the tile
-  int64_t b;         // the same of B
+  int64_t b;         // the same for B
   int64_t entering;  // the items of B before the tile that have the key of the next item of A
   int a_count;       // the tile's items of A; `runs` hold the next item of A too, if A continues
   TwoRuns runs;

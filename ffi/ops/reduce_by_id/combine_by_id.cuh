@@ -201,7 +201,7 @@ __device__ void combine_atomically(const Bitwise<Element>& op, Word* to, Word st
   }
 }
 
-// The table's entry for a slot: spreads the slots of one column over the banks of shared memory. Its own inverse.
+// The table's entry for a slot, and the reverse: spreads the slots of one column over the banks of shared memory.
 __device__ __forceinline__ unsigned entry_of(uint32_t slot) { return slot ^ (slot >> 5 & 31); }
 
 MGPU_HOST_DEVICE int64_t whole_entries(int64_t slots) { return ceil_div<int64_t>(slots, 32) * 32; }

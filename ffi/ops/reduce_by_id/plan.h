@@ -13,14 +13,14 @@ constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
 constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
-// So few floats take one kernel, if the shared memory of so many blocks holds all limbs.
+// Up to kFewSumItems floats take one kernel, if the shared memory of kSumRanges blocks holds all limbs.
 constexpr int64_t kFewSumItems = 1 << 14;
 constexpr int64_t kSumRanges = 128;
-// Up to so many limbs, or as many as there are items, are all cleared. Of more, a pass over the items finds those in
-// use.
+// All limbs are cleared if there are at most so many, or as many as items. Of more limbs, a pass over the items finds
+// those in use.
 constexpr int64_t kMaxClearedLimbs = int64_t{1} << 21;
-// So many floats in a problem, and as many for each result, use tables of digits. A problem has at most so many rows
-// that a limb has room for a block's digits.
+// Tables of digits serve problems of at least kDigitItems floats, and kDigitItemsPerSlot for each result. A problem has
+// at most kMaxDigitLength rows, so that a limb has room for a block's digits.
 constexpr int64_t kDigitItems = int64_t{1} << 22;
 constexpr int64_t kDigitItemsPerSlot = 256;
 constexpr int64_t kMaxDigitLength = int64_t{1} << 27;

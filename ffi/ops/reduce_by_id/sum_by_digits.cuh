@@ -36,7 +36,7 @@ struct ExponentWindow {
   __device__ __forceinline__ bool holds(uint32_t bits) const { return bits * 2 - (lowest << 24) < count << 24; }
 };
 
-// Chooses the exponents that most of a few thousand items have: one group, if more groups would hold hardly any more.
+// Chooses the exponents that most of a few thousand items have: those of one group, if others would hold hardly more.
 // Returns no groups if the digits would not hold nearly all items: then each step of a warp would need limbs as well.
 template <typename Items>
 __device__ inline ExponentWindow choose_window(const Items& items, unsigned max_groups) {
@@ -104,8 +104,8 @@ class DigitTable {
   }
 
   // Adds the items that have a slot to its digits. Returns whether some of them have exponents outside of the window.
-  // All additions are in flight before the first carry is needed; other items add 0 to any word, as a branch would wait
-  // for the additions before it.
+  // All additions are in flight before the first carry is needed. Items without a slot add 0 to some word, as a branch
+  // would wait for the additions before it.
   template <typename Element>
   __device__ __forceinline__ bool add(const Element (&elements)[kInFlight], const uint32_t (&slots)[kInFlight]) const {
     unsigned at[kInFlight];

@@ -53,7 +53,7 @@ __device__ __forceinline__ float logit_of(typename From::Word bits) {
   const float x = From::wide(bits) + 0.0f;
   return x == x ? x : -infinity();
 }
-// float_of is the inverse.
+// An unsigned number in the order of the logits. float_of is the inverse.
 __device__ __forceinline__ uint32_t code_of(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);

@@ -18,7 +18,7 @@ struct SearchTree {
   // as one of them. It has 16 words of 16 bits: a shift, and for each other sector, the bits of its first key from the
   // shift on. The two keys agree in all bits above these. So a search reads a sector less.
   static constexpr int kPrefixBits = 15;
-  static constexpr int kPrefixLevel = 2;  // whose place the nodes take; level 1 is not made
+  static constexpr int kPrefixLevel = 2;  // nodes of prefixes take the place of this level; level 1 is not made
 
   int levels = 0;  // the levels above the haystack; if there are none, the haystack is the top
   int top_keys = 0;

@@ -99,7 +99,7 @@ bool has_fewest_comparisons(const Problem& problem) {
   return has_few_comparisons(problem) && (is_wide(problem) || comparisons(problem) <= int64_t{1} << 22);
 }
 
-// The kernels for segments take 20 us for any rows. From 2^20 items on, the filled part of a cell matters.
+// The kernels for segments take at least 20 us. Packing over 2^20 items pays only if rows fill most of their slots.
 bool are_packed(const Problem& problem) {
   constexpr int64_t kNotMany = int64_t{1} << 20;
   if (rows(problem) == 1 || length(problem) < 64 || length(problem) > 512) return false;

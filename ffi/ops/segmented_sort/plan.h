@@ -38,8 +38,8 @@ constexpr RowShape pairs_shape(int key_width, bool has_payload) {
 }
 // Rows that fit one such cell take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// The latencies of launches and of memory bound sorts of few items, so in merges of their cells each item finds its own
-// position: each lane of a merging warp has `merge.items` items.
+// Launches and memory latency take most of the time of a sort of few items. So in merges of its cells, each item finds
+// its own position: each lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
   const bool is_narrow = key_width < 4 && !(key_width == 2 && has_payload && !pairs);

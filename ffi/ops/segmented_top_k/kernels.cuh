@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   }
 }
 
-// The positions of a group's items, sorted in registers, are then in `room`. All lanes of a warp call this.
+// Sorts a group's items in registers, and stores their positions in `room`. All lanes of a warp call this.
 template <int kItems, typename Task>
 __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& segment, int wanted, int lanes,
                                             uint32_t* room) {
@@ -191,8 +191,8 @@ __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& 
 }
 
 // Finds the first kWarp of the keys from `begin` to `end`, which load(i) gives: each lane gets the place of one, or
-// kNone. The warp sorts the first ones so far with more keys at a time, unless none of these come before the last
-// wanted one. `room` has a place for each lane.
+// kNone. The warp reads some keys at a time, and sorts them with the first ones so far, unless all of them come after
+// the last wanted one. `room` has a place for each lane.
 template <typename Task, typename Load>
 __device__ __forceinline__ typename Task::Place first_of_keys(const Task& task, Load load, int begin, int end,
                                                               typename Task::Place* room) {

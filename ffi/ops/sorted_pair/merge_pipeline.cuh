@@ -20,7 +20,7 @@ struct TileKeys {
   Word* buffer;
   Order order;
   MergeCursor runs;
-  bool open;  // enough keys of A and of B follow that merges need no bounds; all compare by `open_order`
+  bool open;  // so many keys of A and of B follow that merges need no bounds; then keys compare by `open_order`
   IntegerOrder<Word> open_order;
 
   // The item `diagonal` may be one past the tile's last.
@@ -100,7 +100,7 @@ struct PipelineTiles {
 
   __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
   __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
-  // A has no runs.
+  // Where tile i begins in its row, if A does not consist of runs.
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
   // Past the last tile, the size is negative.
