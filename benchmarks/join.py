@@ -1,4 +1,4 @@
-"""Inner and outer joins of sorted keys, drawn ones and those of the flights tables."""
+"""Inner and outer joins of sorted keys: random keys, and keys of the flights tables."""
 
 from __future__ import annotations
 

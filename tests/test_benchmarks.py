@@ -398,7 +398,7 @@ def test_sums_of_floats_by_id_have_a_deterministic_peer():
 
 @pytest.mark.parametrize("issue", [34912, 38806, 39959, 40864, 30296])
 def test_each_issue_of_jax_has_a_row(issue):
-    """The row's call and JAX's trace on the row's arrays, and have results of the same shapes and types."""
+    """The row's call and the call of JAX can be traced; their results have the same shapes and types."""
     (case, *_) = [case for case in grid_cases() if f"jax#{issue}" in case.name]
     with jax.enable_x64(case.x64):
         arrays = case.inputs(np.random.default_rng(0), 1.0)

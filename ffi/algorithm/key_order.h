@@ -88,7 +88,7 @@ struct FloatOrder {
   }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
-  // The code is of a zero or a NaN, which a rank does not determine.
+  // Whether the code is of a zero or a NaN: several of these have one rank.
   MGPU_HOST_DEVICE bool has_equals(Word code) const {
     const Word size = magnitude(decode(code));
     return (size == 0) | (size > infinity());
@@ -99,7 +99,7 @@ struct FloatOrder {
   MGPU_HOST_DEVICE bool is_integer_range(Word lowest, Word highest) const {
     return ((lowest > low) & (highest < zero)) | ((lowest > zero + 1) & (highest < high));
   }
-  // One of the keys of such a range has these bits.
+  // The order of the keys in such a range. `bits` are those of any key in it.
   MGPU_HOST_DEVICE IntegerOrder<Word> integer_order(Word bits) const {
     return {static_cast<Word>(bits & kSign ? ~flip : flip)};
   }

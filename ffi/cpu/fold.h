@@ -9,7 +9,7 @@
 
 namespace mgpu::cpu {
 
-// A tree with eight children per node: a float sum of n parts rounds log n times instead of n.
+// A tree with eight children per node: each part of a float sum is rounded fewer times than if all were added in order.
 template <typename Operator>
 class Running {
   using State = typename Operator::State;
@@ -89,9 +89,9 @@ constexpr bool kElementIsState = false;
 template <typename State, ArithmeticKind kKind>
 constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
 
-// Combines kGroup ranges of at most kFew items each, for operators without positions, in about half the time of single
-// ranges. The results have the same bits as those of fold_few. Range s is the first lengths[s] items of x from
-// begins[s] on, where kFew items can be read.
+// Combines kGroup ranges of at most kFew items each, for operators that use no positions, in about half the time of
+// kGroup calls of fold_few, and with the same bits. Range s is the first lengths[s] items of x from begins[s] on, where
+// kFew items can be read.
 constexpr int kGroup = 32;
 template <typename Operator, typename Index>
 void fold_few_of_group(const Operator op, const typename Operator::Element* x, const Index* begins, const int* lengths,

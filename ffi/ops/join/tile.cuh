@@ -17,7 +17,7 @@ constexpr unsigned kNoPartner = 0;
 constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
 
 // Three counts in one word. The numbers of items of A and of B in a tile are below 2^16, and the number of rows that
-// count is below 2^31.
+// find_partners counts is below 2^31.
 struct Sums {
   uint64_t packed = 0;
 

@@ -1,5 +1,5 @@
-// Tiles of items and segment ends. These are consumed in one order, so tiles are equal for any lengths (Merrill and
-// Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
+// Items and segment ends are the units of one sequence, which is cut into equal tiles whatever the segments' lengths
+// (Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
 #pragma once
 
 #include "cuda/block/partition.cuh"

@@ -73,7 +73,7 @@ int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes) {
   return resident_blocks(call, kernel, id_combining::kThreads, bytes, INT32_MAX);
 }
 
-// The entries of a table that does not hold all results, and tags each entry: as many as the device has room for.
+// The number of entries of a table that has tags, because it does not hold all results: as many as there is room for.
 int tagged_entries(int64_t room, int64_t entry_bytes) {
   int entries = id_combining::kMaxTaggedEntries;
   while (entries * entry_bytes > room) entries /= 2;
@@ -133,7 +133,7 @@ void launch_clear(const Call& call, cudaStream_t stream, const ReduceByIdOperand
   check_launch(call);
 }
 
-// Adds the items to limbs, in tables of digits. Returns whether the device has room for such tables.
+// Adds the items to limbs, by tables of digits (sum_by_digits.cuh). Returns whether the device has room for these.
 template <typename Operator>
 bool launch_digits(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
                    id_summing::IdSums<Operator> sums) {

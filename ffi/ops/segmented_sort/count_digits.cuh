@@ -59,8 +59,8 @@ __device__ void add_counters(const P& problem, int64_t segment, const unsigned* 
   }
 }
 
-// Turns a segment's counts into starts (where the keys with each digit begin), one warp per place. Returns the passes
-// that the segment takes. All threads of one block call it.
+// Turns a segment's counts into starts (where the keys with each digit begin), one warp per place. Returns the places
+// that need a pass, as bits. All threads of one block call it.
 template <typename P>
 __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_items) {
   using Offset = typename P::Offset;
@@ -101,7 +101,7 @@ __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_
   return taken ? taken : 1;
 }
 
-// The next kernels read these words. All blocks call it.
+// Clears the words by which tiles look back in the next kernels. All blocks call it.
 template <typename P>
 __device__ void clear_sums(const P& problem, int64_t tiles) {
   const int64_t words = tiles * kDigits;

@@ -16,8 +16,8 @@ struct Columns {
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
 };
 
-// A bitmap of the passes that a segment takes, in whose digits its keys differ. If they differ in no digit, the first
-// pass copies them. Passes alternate between two buffers, and the last one ends in the output.
+// A bitmap of the passes that a segment takes: those in whose digits its keys differ. If they differ in no digit, the
+// first pass copies them. Passes alternate between two buffers, and the last one ends in the output.
 struct DigitPasses {
   uint32_t taken;
 
@@ -58,9 +58,9 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   // loads and stores.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
   static constexpr int kOutput = 0, kScratch = 1;
-  // Whether to save memory: for 2-byte keys, the 256 look-back words of each tile take 5% of the keys' memory. So a
-  // row's last tile has no words, digits are counted in the scratch memory for keys, and the starts are stored at the
-  // beginning of the row's result until the row's first tile has read them: all other tiles wait for its words before
+  // Whether to save memory, because for 2-byte keys the 256 look-back words of a tile take 5% of the keys' memory. Then
+  // a row's last tile has no words, digits are counted in the scratch memory for keys, and the starts are stored at the
+  // beginning of the row's result. The row's first tile reads them there, and all other tiles wait for its words before
   // they store a key.
   static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 

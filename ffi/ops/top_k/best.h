@@ -1,4 +1,4 @@
-// The first k items of a sequence in the order that is sought. Items that come before the k-th best item so far are
+// The first k items of a sequence by a given order. Items that come before the k-th best item so far are
 // collected, and from time to time all but the best k of them are dropped. Most items cost one vectorized comparison.
 #pragma once
 

@@ -263,9 +263,9 @@ def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
 def _ragged(sent: Sent, into: jax.Array, *, most_travel: bool) -> jax.Array:
     """Sends parts by ragged all-to-alls, each part cut into updates.
 
-    Parts of one array are one exchange, because several in turn might each use the link in one direction only. If most
-    items travel, it also copies a device's own parts, while the link limits the others. Otherwise one pass that copies
-    and fills comes first, as it takes less time.
+    All parts of one array are sent by one exchange, because separate ones might each use the link in one direction
+    only. If most items travel, the exchange also copies a device's own parts, while it waits for the link. Otherwise a
+    pass before the exchange copies them in less time.
     """
     axis = sent[0][0][0].axis
     for parts_of, x in () if most_travel else sent:

@@ -234,7 +234,7 @@ def _unique_in_order(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """Returns the first items of all devices on each device, which first finds its own."""
+    """Returns the first k items of all devices, on each device. Each one first selects k of its own items."""
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
     values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))
@@ -250,9 +250,9 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
         return TopK(found.values, take_or_fill(positions, found.indices, -1), found.count.astype(own.dtype))
 
     def spread() -> TopK:
-        """Computes how many of each device's first items are among the first of all.
+        """Computes how many of each device's k items are among the first k of all.
 
-        A sum over devices joins these items in separate slots, so only k items travel.
+        Devices put these items into separate slots, and add the slots up, so only k items travel.
         """
         taken, zero = jnp.minimum(lives.sum(dtype=own.dtype), k), jnp.zeros_like(own)
         if axis.size > 1 and k > 0:

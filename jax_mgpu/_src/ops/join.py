@@ -161,10 +161,10 @@ def join(
         input without `jax_enable_x64`.
 
     Time is O(n_a + n_b + rows), however partners are distributed: a walk along the merge path (Odeh, Green, Mwassi,
-    Shmueli, Birk, 2012) finds the partners, a scan of their numbers the places of rows, and equal parts of the output
-    are written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys in any order add two sorts
-    with indices, and a sort of the rows; kinds semi and anti add two searches and a scan. On a GPU, inner and left
-    joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, partition both sides by half of the digits
+    Shmueli, Birk, 2012) finds the partners, a scan of their numbers gives the places of rows, and blocks write equal
+    parts of the output (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys in any order add
+    two sorts with indices, and a sort of the rows; kinds semi and anti add two searches and a scan. On a GPU, inner and
+    left joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, partition both sides by half of the digits
     instead of sorting them, unless keys of b are very frequent.
 
     Example:
