@@ -1,9 +1,9 @@
-// A block first takes a tile of consecutive intervals of single items. If they lie close together, as sliding windows
-// do, their items fit shared memory. There, each group of items has its prefixes and suffixes (van Herk, 1992; Gil and
-// Werman, 1993), and so has each group of totals, so an interval combines at most two states of each level. Tiles of
-// other intervals are listed. For these, further kernels combine the totals of groups in device memory, and read items
-// that fill no group one by one. Both methods combine the same states in the same order, so the bits of a float sum
-// depend only on the interval.
+// If rows are single items, a block first takes a tile of consecutive intervals. If these lie close together, as
+// sliding windows do, their items fit shared memory. There, each group of items has its prefixes and suffixes (van
+// Herk, 1992; Gil and Werman, 1993), and so has each group of totals, so an interval combines at most two states of
+// each level. Tiles of other intervals are listed. For these, further kernels combine the totals of groups in device
+// memory, and read items that fill no group one by one. Both methods combine the same states in the same order, so the
+// bits of a float sum depend only on the interval.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"

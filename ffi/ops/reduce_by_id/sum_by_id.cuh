@@ -1,7 +1,7 @@
 // The kernels of reduce_by_id for sums of floats of 32 and 16 bits. Sums of floats depend on their order, so atomic
 // additions of floats would give other bits in each run. Here each item adds an integer to one limb of its id's exact
 // sum (algorithm/exact_sum.h). The order of these additions does not matter. Limbs are numbered from the largest
-// exponent of all numbers, and a mask has the limbs in use, so that the others are cleared but not read.
+// exponent of a float32, and a mask has the limbs in use, so that the others are cleared but not read.
 // docs/notes/by_id.md tells what else was tried.
 #pragma once
 

@@ -62,9 +62,9 @@ from jax_mgpu._src.functions.transform import Load, map_leaves
 
 RULES = "custom_jvp", "custom_vjp"  # names of primitives with a caller's derivative rules begin so
 
-# A function of elements scans each column of the items by itself. A kernel walks along rows if all leaves have one
-# width, and a column's item has at most MAX_ROW_ITEM_BYTES. Otherwise, columns of items with more than
-# MOST_JOINT_SCALARS numbers are a batch.
+# If a function combines each element of large items by itself, their columns are scanned separately: by a kernel that
+# walks along rows if all leaves have one width and a column's item has at most MAX_ROW_ITEM_BYTES, else as a batch, but
+# only if items have more than MOST_JOINT_SCALARS numbers.
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}

@@ -65,7 +65,7 @@ def pair_parts(
 
 
 def pair_slots(items: int, *, pairs: bool) -> int:
-    """Returns a device's slots for parts of both arrays; with `pairs`, a cut never separates a pair, so one more."""
+    """Returns a device's slots for parts of both arrays; with `pairs`, a part may have an item more than its share."""
     return (items // SLOTS + 1) * SLOTS if pairs else items
 
 

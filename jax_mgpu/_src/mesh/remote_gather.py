@@ -72,7 +72,7 @@ class Share:
         return jnp.where(past < 0, jax.lax.rem(ranks, each + 1), jax.lax.rem(past, jnp.maximum(each, 1)))
 
     def window(self, x: jax.Array, size: int) -> jax.Array:
-        """Returns this share's ranks, `[size]`, from all; -1 past the last one."""
+        """Returns the entries of x at this share's ranks, `[size]`; -1 past the last one."""
         part = jax.lax.dynamic_slice(x, (self.low,), (size,), allow_negative_indices=False)
         return jnp.where(jnp.arange(size, dtype=self.count.dtype) < self.count, part, -1)
 
@@ -193,7 +193,7 @@ class Dealt:
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns sorted global positions, each one's place before, and where each device's begin, `[devices + 1]`."""
+    """Returns sorted global positions, the unsorted place of each, and where those on each device begin and end."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
     places, order = Sort(axis.operation, places).indices()
