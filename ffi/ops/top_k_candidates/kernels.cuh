@@ -164,7 +164,7 @@ struct List {
   __device__ int64_t count() const { return maximum(below, wanted); }
 };
 
-// The row has no bound.
+// Selects from a whole row, if its bound was too low or too many items are below it.
 template <typename Order>
 __device__ void list_whole_row(const Task<Order>& task, int64_t row) {
   using Word = typename Order::Word;
