@@ -229,6 +229,8 @@ def test_sddmm():
     x, a, b = dense(rng), rng.normal(size=(M, 4)), rng.normal(size=(N, 4))
     got = jax.jit(mgpu.sddmm)(sparse(x), a, b)
     np.testing.assert_allclose(got.todense(), x * (a @ b.T), rtol=1e-12)
+    again = jax.jit(mgpu.sddmm)(sparse(x).with_transpose(), a, b)
+    np.testing.assert_allclose(again.todense(), x * (a @ b.T), rtol=1e-12)
     narrow = mgpu.sddmm(mgpu.Csr.from_dense(np.ones((1, 1), jnp.bfloat16)), *(jnp.ones((1, 999), jnp.bfloat16),) * 2)
     assert narrow.values == jnp.bfloat16(999)
 
@@ -244,6 +246,14 @@ FUNCTIONS = {
     "+": (lambda A, B, y: (A + 2 * A).todense(), lambda a, b, y: 3 * a),
     "matmul": (lambda A, B, y: A.matmul(B, size=M * K).todense(), lambda a, b, y: a @ b),
     "sddmm": (lambda A, B, y: mgpu.sddmm(A, A @ y, y).todense(), lambda a, b, y: a * ((a @ y) @ y.T)),
+    "with_transpose sddmm": (
+        lambda A, B, y: mgpu.sddmm(A.with_transpose(), A @ y, y).todense(),
+        lambda a, b, y: a * ((a @ y) @ y.T),
+    ),
+    "with_transpose T": (
+        lambda A, B, y: (A.with_transpose().T @ (A @ y)) + A.with_transpose().T.T.T @ (2 * A @ y),
+        lambda a, b, y: 3 * a.T @ (a @ y),
+    ),
 }
 
 
@@ -265,7 +275,7 @@ def test_derivatives(name):
     got = jax.jit(jax.grad(loss, (0, 1, 2)))(*given)
     for mine, other in zip(got, jax.grad(plain, (0, 1, 2))(*given), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-11)
-    if name in ("with_transpose @", "matmul"):
+    if name.startswith("with_transpose") or name == "matmul":
         check_grads(jax.jit(loss), given, order=2, modes=["rev"], atol=1e-4, rtol=1e-4)
 
 
@@ -293,14 +303,56 @@ def test_gradients_of_each_device_are_its_own(name, devices):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_the_derivative_of_a_matrix_with_its_transposed_one_adds_nothing_by_id():
+def test_derivatives_of_a_matrix_with_its_transposed_one_are_products_and_gathers():
     A = mgpu.Csr.from_dense(dense(np.random.default_rng(7)))
 
-    def program(A):
-        return str(jax.make_jaxpr(jax.grad(lambda x: (A @ x).sum()))(jnp.ones((N, 2))))
+    def primitives(A, function):
+        loss = lambda values, y: jnp.sin(function(A.with_values(values), y)).sum()  # noqa: E731
+        program = str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(A.values, jnp.ones((N, 2))))
+        return set(re.findall(r"mgpu_(?:reduce_by_id|scan|put|csr_product|csr_dots|permutation)|scatter-add", program))
 
-    assert "reduce_by_id" in program(A)
-    assert "reduce_by_id" not in program(A.with_transpose())
+    of = {
+        "A @ y": lambda A, y: A @ y,
+        "A.T @": lambda A, y: A.T @ y[:M],
+        "sddmm": lambda A, y: mgpu.sddmm(A, y[:M], y).values,
+    }
+    assert "mgpu_reduce_by_id" in primitives(A, of["A @ y"]) & primitives(A, of["sddmm"])
+    B = A.with_transpose()
+    assert primitives(B, of["A @ y"]) == {"mgpu_csr_product", "mgpu_csr_dots", "mgpu_permutation"}
+    assert primitives(B, of["A.T @"]) == {"mgpu_csr_product", "mgpu_csr_dots", "mgpu_permutation"}
+    assert primitives(B, of["sddmm"]) == {"mgpu_csr_product", "mgpu_csr_dots", "mgpu_permutation"}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_derivatives_drop_spare_entries_and_columns_outside(transposed):
+    """Spare entries have arbitrary columns and values, and an entry outside of the columns counts nowhere."""
+    values, columns, offsets = np.array([2.0, 3, 5, np.nan, np.nan]), np.array([1, -1, 0, 1, 7]), np.array([0, 2, 2, 3])
+    x, y = np.arange(6.0).reshape(3, 2) + 1, np.arange(4.0).reshape(2, 2) - 5
+    of_entry = np.array([(0, 1), (0, -1), (2, 0)])
+    A = mgpu.Csr(values, columns, offsets, (3, 2))
+    A = A.with_transpose() if transposed else A
+
+    def loss(values, x, y):
+        B = A.with_values(values)
+        return (jnp.arange(1.0, 4)[:, None] * (B @ y)).sum() + (mgpu.sddmm(B, x, y).values[:3] ** 2).sum()
+
+    want = np.zeros(5), np.zeros_like(x), np.zeros_like(y)
+    for e, (i, j) in enumerate(of_entry):
+        if j < 0:
+            continue
+        dot = x[i] @ y[j]
+        want[0][e] = (i + 1) * y[j].sum() + 2 * values[e] * dot**2
+        want[1][i] += 2 * values[e] ** 2 * dot * y[j]
+        want[2][j] += (i + 1) * values[e] + 2 * values[e] ** 2 * dot * x[i]
+    for got, expected in zip(jax.jit(jax.grad(loss, (0, 1, 2)))(values, x, y), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_an_infinite_row_that_a_loss_does_not_use_gives_no_nan():
+    A = mgpu.Csr(np.ones(2), np.array([0, 1]), np.array([0, 1, 2]), (2, 2)).with_transpose()
+    y = np.array([[1.0], [np.inf]])
+    gradient = jax.jit(jax.grad(lambda values: (A.with_values(values) @ y)[0].sum()))(A.values)
+    np.testing.assert_array_equal(gradient, [1, 0])
 
 
 def test_batches():

@@ -26,9 +26,10 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
-from jax_mgpu._src.core.compat import transposed, whole_axes
+from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.operators import accumulator_dtype, sum_dtype
+from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.gathered_rows import weighted_rows
 from jax_mgpu._src.ops.groups import group_by
@@ -91,7 +92,7 @@ class Csr:
     indices: jax.Array
     offsets: jax.Array
     shape: tuple[int, int]
-    _transposed: tuple[jax.Array, jax.Array, jax.Array] | None
+    _transposed: tuple[jax.Array, jax.Array, jax.Array, jax.Array] | None
 
     __hash__ = None  # type: ignore[assignment]  # as an array
     __array_ufunc__ = None  # a NumPy array on the left leaves the operator to us
@@ -267,16 +268,18 @@ class Csr:
     @property
     def T(self) -> Csr:
         """The transposed matrix, in compressed rows too. It sorts the entries, unless `with_transpose` did."""
-        order, rows, offsets = self._transposed or self._transpose()
-        made = _made(gather(self.values, order, unique=True, inside=True), rows, offsets, self.shape[::-1])
-        if self._transposed is not None:
-            back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
-            made._transposed = back, self.indices, self.offsets
-        return made
+        if self._transposed is None:
+            order, rows, offsets = self._transpose()
+            return _made(gather(self.values, order, unique=True, inside=True), rows, offsets, self.shape[::-1])
+        order, back, rows, offsets = self._transposed
+        transposed = back, order, self.indices, self.offsets
+        return _made(_permuted(self.values, order, back), rows, offsets, self.shape[::-1], transposed)
 
     def with_transpose(self) -> Csr:
-        """Returns the matrix with the order of its transpose, by which the derivative of `A @ x` is a product too."""
-        return self._with(self.values, self._transpose())
+        """Returns the matrix with its transpose's order, by which derivatives of `A @ x` and `sddmm` are products."""
+        order, rows, offsets = self._transpose()
+        back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
+        return self._with(self.values, (order, back, rows, offsets))
 
     def with_values(self, values: ArrayLike) -> Csr:
         """Returns the matrix with other values at the same places."""
@@ -296,6 +299,12 @@ class Csr:
         if not known or isinstance(self.offsets, jax.core.Tracer) or self.offsets.ndim != 1:
             return f"Csr({m} x {n}, values={describe(self.values)})"
         return f"Csr({m} x {n}, {int(self.count)} entries, room for {self.capacity}, {self.dtype.name})"
+
+    @property
+    def _pattern(self) -> tuple[jax.Array, ...]:
+        """The operands PATTERN of a matrix whose transpose is known."""
+        assert self._transposed is not None
+        return self.indices, self._whole_offsets, *self._transposed
 
     def _with(self, values: jax.Array, transposed: Any) -> Csr:
         return _made(values, self.indices, self.offsets, self.shape, transposed)
@@ -327,10 +336,7 @@ class Csr:
             return segmented_reduce(x, self._whole_offsets[:-1], indices=self.indices, weights=self.values, count=count)
         dtype = _product_dtype(self.values, x)
         x, values = x.astype(dtype), self.values.astype(dtype)
-        order, rows, columns = self._transposed
-        given = {"values": values, "indices": self.indices, "offsets": self._whole_offsets}
-        given |= {"order": order, "rows": rows, "columns": columns}
-        product = _product(x=x if x.ndim == 2 else x[:, None], **given)[0]
+        product = _product.run([x if x.ndim == 2 else x[:, None], values, *self._pattern])[0]
         return product.reshape(product.shape[0], *x.shape[1:])
 
     def __rmatmul__(self, x: ArrayLike) -> jax.Array:
@@ -451,10 +457,14 @@ def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
             raise value_error(name, argument, f"[{length}, {k}]", describe(given))
     dtype = jnp.result_type(A.values, x, y)
     exact = accumulator_dtype(dtype)
-    rows = A.rows
-    dots = gather(x.astype(exact), rows) * gather(y.astype(exact), jnp.where(rows >= 0, A.indices, -1))
+    x, y = x.astype(exact), y.astype(exact)
+    if A._transposed is None:
+        rows = A.rows
+        dots = (gather(x, rows) * gather(y, jnp.where(rows >= 0, A.indices, -1))).sum(axis=1)
+    else:
+        dots = _dots.run([x, y, *A._pattern], zeroing=False)[0]
     values = jnp.where(A._entries(), A.values, 0)
-    return A.with_values((values.astype(exact) * dots.sum(axis=1)).astype(dtype))
+    return A.with_values((values.astype(exact) * dots).astype(dtype))
 
 
 def _shape(name: str, shape: Any) -> tuple[int, int]:
@@ -488,7 +498,16 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
         raise value_error(name, "offsets", expected, host)
 
 
-# ---- The product of a matrix whose transpose is known ----------------------------------------------------------------
+# ---- Matrices whose transpose is known -------------------------------------------------------------------------------
+
+# `order` lists the entries in the order of the transposed matrix, `back` is its inverse, and `rows` and `columns` are
+# the transposed matrix's indices and offsets.
+PATTERN = {"indices": 1, "offsets": 1, "order": 1, "back": 1, "rows": 1, "columns": 1}
+
+
+def _of_transposed(indices: Any, offsets: Any, order: Any, back: Any, rows: Any, columns: Any) -> tuple[Any, ...]:
+    """Returns the operands PATTERN of the transposed matrix."""
+    return rows, columns, back, order, indices, offsets
 
 
 def _product_dtype(*factors: jax.Array) -> Any:
@@ -497,32 +516,78 @@ def _product_dtype(*factors: jax.Array) -> Any:
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else sum_dtype(dtype)
 
 
-def _product_fallback(x: jax.Array, values: jax.Array, indices: jax.Array, offsets: jax.Array) -> Sequence[jax.Array]:
+def _permuted(values: jax.Array, order: jax.Array, back: jax.Array) -> jax.Array:
+    """Returns values in an order. The derivative goes back by the inverse order, without a scatter."""
+    if not jnp.issubdtype(values.dtype, jnp.inexact):
+        return gather(values, order, inside=True)
+    return _permutation(values=values, order=order, back=back)[0]
+
+
+def _product_by_rows(x: jax.Array, values: jax.Array, indices: jax.Array, offsets: jax.Array) -> Sequence[jax.Array]:
     return [weighted_rows(x, offsets[:-1], indices, values, offsets[-1:])]
 
 
-def _transpose_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    values = gather(operands.values, operands.order, unique=True, inside=True)
-    columns = operands.columns
-    return weighted_rows(cotangents[0], columns[:-1], operands.rows, values, columns[-1:])
+def _product_by_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
+    _, values, *pattern = operands
+    values = _permuted(values, operands.order, operands.back)
+    return _product.run([cotangents[0], values, *_of_transposed(*pattern)])[0]
 
 
-def _transpose_values(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    x, values, indices, offsets, *_ = operands
-
-    def product(values: jax.Array) -> jax.Array:
-        return _product_fallback(x, values, indices, offsets)[0]
-
-    result: jax.Array = transposed(product, values, cotangents[0], x, indices, offsets)
-    return result
+def _product_by_values(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
+    x, _, *pattern = operands
+    return _dots.run([cotangents[0], x, *pattern], zeroing=True)[0]
 
 
-_product = Operation(
-    "csr_product",
-    operands={"x": 2, "values": 1, "indices": 1, "offsets": 1, "order": 1, "rows": 1, "columns": 1},
-    results=("product",),
-    shapes=lambda x, offsets: [jax.ShapeDtypeStruct((offsets.shape[0] - 1, x.shape[1]), x.dtype)],
-    fallback=_product_fallback,
+def _dots_of_entries(
+    x: jax.Array, y: jax.Array, indices: jax.Array, back: jax.Array, rows: jax.Array, *, zeroing: int
+) -> Sequence[jax.Array]:
+    """Returns the dot of a row of x and a row of y for each entry. If it is `zeroing`, 0 of x times infinity is 0."""
+    exact = accumulator_dtype(x.dtype)
+    own_rows = gather(rows, back, inside=True)  # -1 past the last entry
+    columns = jnp.where(own_rows >= 0, indices, -1)
+    x_rows, y_rows = gather(x, own_rows).astype(exact), gather(y, columns).astype(exact)
+    products = weighted(y_rows, x_rows) if zeroing else x_rows * y_rows
+    return [products.sum(axis=1).astype(x.dtype)]
+
+
+def _dots_by_x(cotangents: Sequence[Any], operands: Operands, *, zeroing: int) -> jax.Array:
+    del zeroing
+    _, y, *pattern = operands
+    return _product.run([y, cotangents[0], *pattern])[0]
+
+
+def _dots_by_y(cotangents: Sequence[Any], operands: Operands, *, zeroing: int) -> jax.Array:
+    del zeroing
+    x, _, *pattern = operands
+    values = _permuted(cotangents[0], operands.order, operands.back)
+    return _product.run([x, values, *_of_transposed(*pattern)])[0]
+
+
+_permutation = Operation(
+    "permutation",
+    operands={"values": 1, "order": 1, "back": 1},
+    results=("permuted",),
+    shapes=lambda values: [values],
+    fallback=lambda values, order: [gather(values, order, unique=True, inside=True)],
     only="",
 )
-_product.def_linear(x=_transpose_x, values=_transpose_values)
+_permutation.def_linear(values=lambda cotangents, given: _permuted(cotangents[0], given.back, given.order))
+_product = Operation(
+    "csr_product",
+    operands={"x": 2, "values": 1, **PATTERN},
+    results=("product",),
+    shapes=lambda x, offsets: [jax.ShapeDtypeStruct((offsets.shape[0] - 1, x.shape[1]), x.dtype)],
+    fallback=_product_by_rows,
+    only="",
+)
+_product.def_linear(x=_product_by_x, values=_product_by_values)
+_dots = Operation(
+    "csr_dots",
+    operands={"x": 2, "y": 2, **PATTERN},
+    results=("dots",),
+    attributes={"zeroing": bool},
+    shapes=lambda x, indices: [jax.ShapeDtypeStruct(indices.shape, x.dtype)],
+    fallback=_dots_of_entries,
+    only="",
+)
+_dots.def_linear(x=_dots_by_x, y=_dots_by_y)
