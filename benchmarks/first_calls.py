@@ -1,7 +1,8 @@
 """Times a function's first call, whose kernels are compiled or read from the disk, and small calls after it.
 
 Two processes share a folder of compiled kernels, empty at first: the first compiles by NVRTC, the second reads the
-disk. Each compiles each program twice; the second time, kernels are loaded, so the difference is their time.
+kernels from the disk. Each process compiles each program twice. The second time the kernels are loaded already, so the
+difference is the time of the kernels.
 """
 
 from __future__ import annotations

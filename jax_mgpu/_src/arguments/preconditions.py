@@ -160,7 +160,7 @@ def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Arr
 def same_rows(
     operation: str, starts: jax.Array, ends: jax.Array, other_starts: jax.Array, other_ends: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """With checks on, requires that both have the same starts and ends of rows."""
+    """With checks on, requires that two ragged batches have rows of the same lengths at the same places."""
     lengths, others = ends - starts, other_ends - other_starts
 
     def holds(_: jax.Array) -> jax.Array:
@@ -186,7 +186,7 @@ IDS_IN_ORDER = "ids in non-decreasing order, with no other items between those o
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
-    """With checks on, requires that the ids in [0, `number`) are in order; others mean no segment."""
+    """With checks on, requires that the ids in [0, `number`) are in order; other ids name no segment."""
 
     def holds(ids: jax.Array) -> jax.Array:
         known = (ids >= 0) & (ids < number)

@@ -103,7 +103,7 @@ def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
 
 
 def vary_as(x: jax.Array, *like: object) -> jax.Array:
-    """Returns `x`, typed as varying over the manual axes of the others too."""
+    """Returns `x`, typed as varying over the manual axes of `like` too."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
 
@@ -421,8 +421,8 @@ def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array, *, til
 
     With `tiled`, rows of devices follow each other along the first axis.
 
-    `index` is the device's own index, which varies if shard_map tracks what varies. Otherwise cotangents of the result
-    differ between devices, and the transpose must add them.
+    `index` is the device's own index, which varies if shard_map tracks what varies. If it tracks nothing, cotangents of
+    the result differ between devices, and the transpose must add them.
     """
     aval = jax.typeof(index)
     tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))

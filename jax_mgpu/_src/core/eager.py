@@ -331,7 +331,7 @@ class _Known:
 def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
-    if host:  # conversions depend on shapes and types; without them, jax.jit tells shapes apart
+    if host:  # conversions depend on shapes and types; jax.jit tells calls without conversions apart
         kinds = [_kind(leaf) for leaf in leaves]
         key = *key, host, has_64_bits(), *kinds
     program = _PROGRAMS.get(key)
@@ -371,7 +371,7 @@ class _Program:
 
         def run(*operands: Any) -> Any:
             given = {name: value.get() if isinstance(value, _Weak) else value for name, value in held.items()}
-            converted = _Known(dict(zip(conversions, operands)))  # noqa: B905 - the others follow
+            converted = _Known(dict(zip(conversions, operands)))  # noqa: B905 - the caller's operands follow
             return call(given, stand_ins, converted, operands[len(conversions) :])
 
         run.__name__ = run.__qualname__ = function.__name__

@@ -5,7 +5,7 @@ From this follow abstract evaluation, the lowerings to handlers of the same name
 result for scratch memory. These conventions hold:
 
 - The description names operands, results and attributes. A call passes operands by name, and a rule receives those that
-  its parameters name. `expect_compiled_names` compares the libraries' names.
+  its parameters name. `expect_compiled_names` compares these names with those of the libraries.
 - A call may leave out an operand, which is then `ABSENT`, an empty int32 vector.
 - Attributes are ints (flags and enumerations too) or `Keyed`, which `call_attributes` replaces by attributes that
   handlers can take.
@@ -82,9 +82,9 @@ class Operation:
         program makes that operand from one scalar, as `jnp.zeros` does, kernels get the scalar, `[1]`, and fill the
         result.
       streamed: operands that kernels read as one run over the batch; without batch axes, they are repeated.
-      only: the one platform with kernels, if others have none. On other platforms
-        plain JAX runs without a warning, because it calls other kernels or warns itself. "": no platform has kernels,
-        and the libraries do not know the operation.
+      only: the one platform with kernels, if others have none. On other platforms plain JAX runs without a warning,
+        because it calls kernels of other operations or warns itself. `""` says that no platform has kernels, and that
+        the libraries do not know the operation.
       is_registered: whether the libraries know the operation by these names.
 
     A rule takes the operands and attributes that its parameters name, or all operands in order as `*operands`. Rules of
@@ -132,7 +132,7 @@ class Operation:
         return tuple(platform for platform in library.platforms() if self.only in (None, platform))
 
     def warn_without_kernels(self, platforms: Sequence[str]) -> None:
-        """Warns once that other platforms run plain JAX."""
+        """Warns once that these platforms run plain JAX."""
         if self.only is None:
             _warn_without_kernels(platforms)
 
@@ -424,7 +424,7 @@ def _plain_lowering(operation: Operation) -> Callable[..., Any]:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
-        """Lowers plain JAX; it was traced elsewhere, so avals must not say over which manual axes values vary."""
+        """Lowers plain JAX, which is traced outside of `shard_map`: avals must not vary over manual axes."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 

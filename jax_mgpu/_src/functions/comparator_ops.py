@@ -1,9 +1,9 @@
 """Sorts by a caller's comparator, a function of two items that says whether the first comes first.
 
-It is traced once on two items, and written as data for the kernels, like the operators of custom_operator.py. Other
-platforms run plain JAX (comparator.py), and so do comparators that cannot be compiled. Derivatives flow through the
-permutation. Operations on two inputs work on ranks: each item gets an integer in the order of all items, and equal
-items get the same one.
+The comparator is traced once on two items, and written as data for the kernels of CUDA, like the operators of
+custom_operator.py. Other platforms run plain JAX (comparator.py), and so does CUDA if a comparator cannot be compiled.
+Derivatives flow through the permutation. Operations on two inputs work on ranks: each item gets an integer in the order
+of all items, and equal items get the same one.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class _Order:
     Args:
       data: the lines that the call carries.
       item: the leaves of a key.
-      consts: its constants, or references to captured operands.
+      jaxpr: the comparator, for plain JAX.
     """
 
     data: str
@@ -170,8 +170,8 @@ class _Order:
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     """Writes an order for kernels; returns it with its captured values, or None if kernels do not run it.
 
-    There may be no items or no CUDA kernels, or the function is not supported. A sort of columns in the same order is
-    faster for wide keys.
+    Kernels do not run it if there are no items, no CUDA kernels, or parts of the function that cannot be written; nor
+    if keys are wide and the function compares columns, because a sort by columns is then faster.
     """
     if items.n == 0 or not custom_operator.has_kernels():
         return None

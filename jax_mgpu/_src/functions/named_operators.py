@@ -238,7 +238,7 @@ def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
     return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))
 
 
-# Functions that compute operators which kernels lack. Operators of any dtype do not read the items' values.
+# Functions that compute operators which kernels lack. Operators of any dtype compute nothing with the items' values.
 Make = Callable[[Leaf, Grouping], jax.Array]
 OF_ANY_DTYPE: dict[str, Make] = {
     "count": _count,

@@ -127,7 +127,7 @@ def is_narrow_float(dtype: DTypeLike) -> bool:
 def keeping_bits(
     move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False, adds: bool = False
 ) -> jax.Array:
-    """`move(arrays, *others)`, which moves items of the arrays (or None) and is linear in them, bit for bit.
+    """`move(arrays, *others)`, bit for bit; `move` is linear in the arrays, whose items it moves. An array may be None.
 
     Narrow floats move as integers. Tangents move as floats, because moved integers have no derivative, and as float32
     if the transpose `adds`. If `move` only repeats items, a barrier hides from XLA that it could repeat floats as well.

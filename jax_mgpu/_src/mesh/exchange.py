@@ -29,7 +29,7 @@ LINE_ITEMS = 32
 # For more devices, XLA:GPU uses NCCL, with an operation per update.
 MAX_RAGGED = 8
 # Devices that share their memory each do a whole operation on at most so many slots in all. Programs then compile in a
-# third of the time. For 2^20 items over four CPU devices, sorts would take five times as long.
+# third of the time. For 2^20 items over four CPU devices, sorts in this form take six times as long as in the other.
 FEW_ITEMS = 1 << 16
 
 
@@ -64,7 +64,7 @@ class Parts:
         return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
 
     def back(self, chunk: int) -> Parts:
-        """Returns the parts that bring items back to their senders: those from device i to slots from i chunk on."""
+        """Returns the parts that bring items back to their senders; slots from `i * chunk` on get those of device i."""
         places = jnp.broadcast_to(self.axis.devices.astype(self.sizes.dtype)[:, None] * chunk, self.sizes.shape)
         return Parts.unflatten((self.axis, self.axis.size * chunk), (self.places.T, places, self.sizes.T))
 

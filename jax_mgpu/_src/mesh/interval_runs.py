@@ -34,7 +34,7 @@ def gather_runs(
       rows: this device's rows, `[n, width]`.
       starts: `[m]`, where this device's intervals start in the global array, in a type that holds sums of positions.
       offsets: `[m]`, where they start among the slots of all devices, of the same type, at most `whole`.
-      whole: the rows of all intervals.
+      whole: the number of rows of all intervals together.
       fill: the fill element, `[1]`.
       size: the number of slots of a device.
     """

@@ -47,9 +47,10 @@ def join(
     is_sorted: bool,
     aligned: bool,
 ) -> JoinResult:
-    """Returns this device's share of the result's rows; all shares are equal.
+    """Returns this device's share of the result's rows.
 
-    For aligned tables, a device gets the rows that its rows of a make, unless rows of b are kept.
+    Shares differ by at most one row. But for aligned tables, a device gets the rows that its rows of a make, unless
+    rows of b are kept.
     """
     operands = a, b, a_count, b_count
 

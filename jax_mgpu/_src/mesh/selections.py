@@ -153,7 +153,7 @@ def run_starts(
 def unique(
     axis: Axis, keys: jax.Array | Columns, size: int, count: jax.Array, **wanted: bool
 ) -> tuple[list[Any], jax.Array]:
-    """Returns distinct keys after a sort over all devices; each is where its run starts."""
+    """Returns distinct keys after a sort over all devices; each is on the device where its run starts."""
     given = axis.live("keys", keys.shape[0], count)
     forms = (functools.partial(form, axis, keys, size, given, **wanted) for form in (_unique_of_all, _unique_in_order))
     return by_size(axis, keys.shape[0], *forms)()

@@ -102,7 +102,7 @@ def bulk_insert(
 
     Returns:
       `[size, …]`: the rows of both, as many as fit; `values[i]` is in front of `x[indices[i]]`. Over a mesh axis
-      `(rows, count)`: the device's share, and its number of rows; these differ by at most one.
+      `(rows, count)`: the device's share of the rows, and their number, which differs by at most one between devices.
 
     Raises:
       TypeError: indices or count are not integers, `size` is not static, or the dtypes of `x` and `values` differ.

@@ -136,10 +136,10 @@ def group_by(
     Without `dtype`, a mean, variance or median of integers is a float of 32 bits, or of 64 for 64-bit integers. Rows of
     a key are combined in input order. A call takes the time of a sort of the keys and, per value, of a segmented
     reduction and a gather, unless the value moves with the keys as in `sort`. `"nunique"` and `"median"` sort once
-    more. A GPU combines 2^23 rows or more in tables, and sorts only the groups, if `size` is at most 1,398,101 and
-    about a hundredth of the rows, keys are integers of up to 64 bits in all, and operators are sums of integers,
-    extrema, counts, `"any"` and `"all"`, with results of up to 32 bits. With many more groups than `size`, it then
-    sorts the rows too.
+    more. A GPU combines 2^23 rows or more in tables, and sorts only the groups, if `size` is at most 1,398,101 and at
+    most about a hundredth of the number of rows, if keys are integers of up to 64 bits in all, and if operators are
+    sums of integers, extrema, counts, `"any"` and `"all"`, with results of up to 32 bits. With many more groups than
+    `size`, it then sorts the rows too.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

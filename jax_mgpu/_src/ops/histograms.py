@@ -212,7 +212,7 @@ def _between_edges(
     weights = _weights(name, weights, "x", x.shape[0])
     with by_construction():
         places = search(x, edges, "right") - 1
-        # These are integers, because XLA may flush subnormal floats.
+        # Integers are compared, because XLA may flush subnormal floats.
         is_last = (ordered_integers(x) == ordered_integers(edges[-1:])) & (places == size)
         places = where(jnp.isnan(x), size, where(is_last, size - 1, places))
         sums = _sums(weights, places, size)

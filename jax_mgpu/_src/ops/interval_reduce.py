@@ -69,14 +69,16 @@ def interval_reduce(
       starts: `[k]`, integers: where each interval starts, in any order.
       ends: `[k]`, integers: interval `i` is `starts[i]` to `ends[i]`, cut to the live items. An interval that ends
         where it starts, or before, is empty.
-      op: see `reduce`. Operators that need several passes, `"var"` and the names after it, are not allowed.
+      op: see `reduce`. The names `"var"`, `"std"`, `"median"`, `"nunique"`, `"count"`, `"first"`, `"last"` and those
+        that begin with `"nan"` are not allowed.
       map: see `reduce`.
       count: the number of live items, an integer scalar (default `n`).
       identity: the result of an empty interval if `op` is a function, a pytree like one item.
       dtype: see `reduce`.
 
     Returns:
-      For each array `[k, ...]`, as `segmented_reduce` has for segments.
+      A result `[k, ...]` for each array of `x`, one for each interval, in the form in which `segmented_reduce` returns
+      results of segments.
 
     Raises:
       TypeError: as `reduce`.
@@ -190,7 +192,7 @@ def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> t
     For each level, the entry of a state combines the states from it to the middle of its part. In the last two tables,
     it combines the states from it to the end of its block, and from the start of its block to it.
     """
-    tables, begins, ends = [], states, states  # these have the parts of one state
+    tables, begins, ends = [], states, states  # at first, each part is one state
     for level in range(levels):
         (left_begins, right_begins), (left_ends, right_ends) = (_halves(x, level) for x in (begins, ends))
         tables.append(_whole(left_ends, right_begins))
@@ -253,8 +255,8 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
     """Returns, for each row, the sum of the cotangents of the intervals that contain it, without subtractions.
 
-    If begins and ends ascend, as those of windows do, these intervals follow each other. Otherwise, this is the tree of
-    operations in reverse.
+    If begins and ends ascend, as those of windows do, these intervals follow each other. If not, the plain-JAX form is
+    transposed.
     """
     (x, *where), cotangent = operands, cotangents[0]
     low, high = _cut(x.shape[0], *where)

@@ -218,7 +218,7 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# The rounding of q may change a rank by so much; in a long segment, the error could otherwise be whole ranks.
+# At most so much of a rank counts as rounding of q; without a bound, it could be whole ranks in a long segment.
 MAX_ERROR = 2**-10
 
 

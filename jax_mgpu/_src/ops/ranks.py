@@ -97,7 +97,8 @@ def top_k(
 
     Derivatives go to the selected items. If `k` is at most a quarter of `n`, time is O(n + k log k) on random input, in
     one pass over memory; on CUDA, more than 2,048 items are then sorted by a second operation. CUDA also needs one pass
-    for any `k` up to 64 in rows of up to 2,048 items, in a batch that `vmap` makes. Otherwise it sorts.
+    for any `k` up to 64 in rows of up to 2,048 items, in a batch that `vmap` makes. In all other cases, the items are
+    sorted.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -148,9 +149,9 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments. It is
-    that of a sort over a mesh axis, and on CUDA for `k` above 32, or above 8 in segments of more than 256 items on
-    average.
+    Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments. Over a
+    mesh axis, it is the time of a sort, and so it is on CUDA for `k` above 32, or above 8 in segments of more than 256
+    items on average.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

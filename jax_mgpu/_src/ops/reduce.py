@@ -400,9 +400,9 @@ def segmented_reduce(
 
     Time is O(n + m) for any lengths of the segments: items and segment ends are consumed in equal tiles (merge path, as
     in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`, rows are
-    read in place and not gathered first, except for functions, `map`, indices of extrema, and the names from `"var"`
-    on. The derivative by x adds up rows by index in a fixed order, in float32 or wider; the derivative by a weight is a
-    dot of rows.
+    read in place and not gathered first, except for functions, `map`, indices of extrema, and the names that `reduce`
+    lists from `"var"` on. The derivative by x adds up rows by index in a fixed order, in float32 or wider; the
+    derivative by a weight is a dot of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -184,7 +184,7 @@ class _ItemsOfGroups(_ItemsOfIds):
 def group_ids(ids: ArrayLike, size: int) -> Groups:
     """Finds the items of each id by a stable sort, once for several functions by the same ids.
 
-    Otherwise `reduce_by_id`, `softmax_by_id` and gradients of `take` sort the ids in each call, if their kernels need
+    Without it, `reduce_by_id`, `softmax_by_id` and gradients of `take` sort the ids in each call, if their kernels need
     that: for sums of floats by many ids.
 
     Args:

@@ -118,8 +118,8 @@ def scan(
     Args:
       x: an array `[n, ...]` or a pytree of such arrays: see `reduce`.
       op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
-        items: see `reduce`. A scan takes the names that `reduce` lists up to `"logsumexp"`. Sums and products of
-        integers have the array's type, as those of `jnp.cumsum` do.
+        items: see `reduce`. A scan takes the names up to `"logsumexp"` in the list there. Sums and products of integers
+        have the array's type, as those of `jnp.cumsum` do.
       exclusive: leave out the position's own item; the first result is the identity.
       reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
         the end first.

@@ -55,7 +55,7 @@ def sort_indices(
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
 
 
-# From so many items on, such columns are sorted by two keys or part after part, not by one code or by its indices.
+# From so many items on, such columns are sorted by two keys or part after part, not by one code or by indices.
 # docs/notes/sort.md has figures.
 LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
 LONG_FLOATS = 1 << 20  # columns of which one holds floats
