@@ -42,7 +42,7 @@ CASES = [
             "CUB": _cub_select,
             "NumPy": HostPeer(lambda x, keep, indices, values, places: np.delete(x, indices)),
         },
-        # m items are not written, and m indices are read.
+        # The m dropped items are not written, but m indices are read.
         bytes=lambda x, keep, indices, values, places: 2 * array_bytes(x),
         max_ms=0.20,
         target_ms=0.15,

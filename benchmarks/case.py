@@ -12,7 +12,7 @@ __all__ = ["Case", "Deterministic", "HostPeer", "TorchPeer", "agree_counted", "a
 
 @dataclasses.dataclass(frozen=True)
 class Deterministic:
-    """A peer that XLA compiles to give the same bits in every run, as ours does."""
+    """A peer that XLA compiles to give the same bits in every run, as our function does."""
 
     function: Callable[..., Any]
     options: ClassVar[dict[str, bool]] = {"xla_gpu_deterministic_ops": True}
@@ -32,8 +32,8 @@ class HostPeer:
 class TorchPeer:
     """A peer on PyTorch's arrays, timed only if PyTorch has JAX's GPU too.
 
-    Unsigned integers are reinterpreted as signed ones, because PyTorch sorts few unsigned types; such results are not
-    compared with ours.
+    Unsigned integers are reinterpreted as signed ones, because PyTorch sorts few unsigned types. PyTorch's results are
+    not compared with ours.
 
     Args:
       function: takes the module `torch` and PyTorch's arrays.

@@ -1,4 +1,4 @@
-"""Times calls outside of jit and jitted JAX counterparts, on 3 items (overhead alone) and on 1,000.
+"""Times our calls outside of jit, and JAX's counterparts in jit, on 3 items (overhead alone) and on 1,000.
 
 Operands are JAX arrays and, in cases named "host", NumPy's 64-bit arrays and Python numbers. Times are microseconds of
 CPU time over all threads until the result is ready. The median of five processes' shortest samples is shown.

@@ -8,8 +8,8 @@ Each call of a round has its own inputs, because inputs smaller than the L2 cach
 barrier between calls and between rounds keeps XLA from sharing, fusing or reordering their work.
 
 Programs are dispatched until about 20 ms of work is queued, and the clock stops when the last one is done. A program's
-results are freed before the next dispatch, which then gets the same addresses. Otherwise XLA would record the graph
-again, which takes longer than short calls.
+results are freed before the next dispatch, which then gets the same addresses. With other addresses XLA would record
+the graph again, which takes longer than short calls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`jax_mgpu.numpy` and `jax_mgpu.ops` against JAX: `python -m benchmarks --grid --families names`.
 
-A case fails if JAX is faster by more than 5%; if our function calls JAX's, it says so instead.
+A case fails if JAX is faster by more than 5%. If our function calls JAX's, the case says so and is not timed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ __all__ = ["CASES"]
 
 def _rows(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """Makes a batch of rows: at scale 1/64 and above, of this number and length."""
+        """Makes `rows` rows of `length` items, or fewer and shorter ones at scales below 1/64."""
         shape = (max(1, int(rows * min(1, scale * 64))), size_at(min(1, scale * 64), length))
         return (random_keys(rng, shape[0] * shape[1], "float32").reshape(shape),)
 

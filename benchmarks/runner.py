@@ -55,7 +55,8 @@ class Pace:
     def rounds(self, call_ms: float) -> int:
         """Returns one, or at least four rounds of short calls.
 
-        XLA inlines a loop of one iteration, so two rounds took half of the time of 16 per call.
+        The first round precedes the loop. XLA inlines a loop of one iteration, so with two rounds a call took half as
+        long as with 16.
         """
         if self.program_ms is None:
             return ROUNDS
@@ -96,7 +97,7 @@ class Result:
 
 
 def _modules() -> list[Any]:
-    folder = pathlib.Path(benchmarks.__file__).parent  # the library of peers is no module
+    folder = pathlib.Path(benchmarks.__file__).parent  # benchmarks/peers has no cases
     names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return [importlib.import_module(f"benchmarks.{name}") for name in names]
 

@@ -31,7 +31,7 @@ FEW = 13
 UNIQUE = 2 / 3  # unique keys are this share of the integers up to the largest key
 
 
-# Makes sorted keys and their positions; about half of A's spread keys have an equal key on the other side.
+# Makes sorted keys and their positions; if A and B are of one size, about half of the spread keys are in pairs.
 @functools.cache
 def _inputs(keys: str, ratio: float) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Finds slow shapes: `python -m benchmarks --shapes`.
 
-Each operation runs on about as many items, in rows of 8 to 8,192, of many types and distributions. A shape fails if XLA
-is faster, or if the operation takes more than three times as long per byte as in its best shape.
+Each operation runs on about 2^22 items: in rows of 8 to 8,192, of seven types, or in segments or orders of many kinds.
+A shape fails if XLA is faster, or if the operation takes over three times as long per byte as in its best shape.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLOWEST = 3.0  # a shape may take this multiple of the time at the operation's b
 NOISE = 1.02  # two timings of one program may differ by this ratio
 CALLS = 8  # calls in a program; four times as many if a call takes less than TINY_MS
 SAMPLES = 3  # samples in a timing
-AGAIN = 2  # both sides are timed again so often if XLA seems faster
+AGAIN = 2  # both sides are timed again up to so often while XLA seems faster
 MIN_MS = 0.012  # no call is shorter: launches and the host take this long
 
 
@@ -45,7 +45,7 @@ class Shape:
     """A shape of an operation.
 
     Args:
-      shape: the row length, type or distribution.
+      shape: the row length, the type, the distribution of lengths, or the order.
       same_rate: whether the operation should process its bytes as fast as in its other shapes.
     """
 
@@ -68,7 +68,7 @@ def _sorted_pair(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator
 
 
 def _keys(rng: np.random.Generator, rows: int, n: int, dtype: str) -> jax.Array:
-    """Draws keys below 4n; two rows share about a quarter of their keys."""
+    """Draws keys below 4n, or below 120 for types of one byte."""
     limit = min(4 * n, 120 if jnp.dtype(dtype).itemsize == 1 else 4 * n)
     return jax.random.randint(random_key(rng), (rows, n), 0, limit, "int32").astype(dtype)
 
@@ -246,7 +246,7 @@ class Measured:
 
     @property
     def is_behind(self) -> bool:
-        """Whether XLA is faster, by more than noise if both run its kernels."""
+        """Whether XLA is faster, by more than noise if both sides run XLA's kernels."""
         return self.xla is not None and self.ours > (NOISE if self.is_xla else 1) * self.xla
 
     def or_less(self, again: Measured) -> Measured:
@@ -256,7 +256,7 @@ class Measured:
 
 
 def failures(measured: list[Measured]) -> list[str]:
-    """Returns a line for each shape slower than XLA, or than a third of the best rate."""
+    """Returns a line for each shape in which XLA is faster, or the rate is below a third of the operation's best."""
     rates: dict[str, float] = {}
     for m in measured:
         if m.shape.same_rate:
@@ -312,7 +312,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
 def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
     """Compiles and measures again while XLA seems faster, and keeps the shortest times.
 
-    XLA times two kernels of a sum, and may keep the slower one: 5.9 us instead of 5.4 (H200).
+    While it compiles a sum, XLA times two kernels, and may keep the slower one: 5.9 us instead of 5.4 (H200).
     """
     for _ in range(AGAIN):
         if not m.is_behind:

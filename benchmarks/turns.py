@@ -58,7 +58,7 @@ def visible_gpus() -> list[str]:
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns a process's command and environment. Of several GPUs, it sees one.
+    """Returns a process's command and environment. The process sees one of the GPUs.
 
     Processes share a cache of compiled programs, because many cases have the same ones.
     """

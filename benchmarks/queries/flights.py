@@ -90,7 +90,7 @@ class F2:
 
 
 class F3:
-    """F3: destinations, by the distance and the delay of their flights."""
+    """F3: the mean distance and delay of flights to each destination, and how many carriers fly there."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:
@@ -118,7 +118,7 @@ class F3:
 
 
 class F4:
-    """F4: the ten planes with the most delay, among those with more than 25 flights."""
+    """F4: the ten planes with the largest mean delay, among those with more than 25 flights."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:
@@ -199,7 +199,7 @@ class F7:
 
 
 class F8:
-    """F8: delay by the age of the plane."""
+    """F8: the mean delay by the age of the plane."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:
@@ -218,7 +218,7 @@ class F8:
 
 
 class F9:
-    """F9: delay by visibility in the hour of departure."""
+    """F9: the mean delay by visibility in the hour of departure."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:

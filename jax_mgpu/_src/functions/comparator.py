@@ -1,10 +1,10 @@
 """Sorts by a comparator in plain JAX.
 
 Values that depend on one of the comparator's two items become columns, computed once per item; values that depend on
-both are left for the comparisons. If these only compare columns one after the other, the order is that of a tuple of
-keys, for which there are kernels. Otherwise they are written for scalars, as XLA's sort requires of its comparator.
-Comparators that cannot be written so, such as those with a loop over both items, are sorted by merges, in which all
-items of a run search the other run at once.
+both are left for the comparisons. If the comparator only compares columns one after the other, the order is that of a
+tuple of keys, for which there are kernels. If it does more, the comparisons are rewritten for scalars, as XLA's sort
+requires. Comparators that cannot be written so, such as those with a loop over both items, are sorted by merges, in
+which all items of a run search the other run at once.
 """
 
 from __future__ import annotations
