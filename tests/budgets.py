@@ -16,7 +16,7 @@ from tests.transformed import loss_of_sums
 
 __all__ = ["SIZED", "equations", "of_items", "operands", "programs"]
 
-# The example of segmented_sort_indices has flags in a bitmap of 60 items.
+# The example of segmented_sort_indices is left out: its flags are a bitmap, whose size is not the number of items.
 SIZED = {name: example for name, example in families.EXAMPLES.items() if name != "segmented_sort_indices"}
 Program = tuple[Callable[..., Any], list[Any]]
 

@@ -15,7 +15,7 @@ from jax_mgpu._src.mesh import axis, exchange
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
-# Most run only with --long, because programs take longer to compile than to run.
+# Meshes of 1, 2 and 4 devices are tested only with --long, because programs take longer to compile than to run.
 FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 
@@ -44,7 +44,7 @@ def mesh_of(devices):
 
 
 def counts_of(rng, devices, slots):
-    """Draws live counts per device: all full, any, some empty, 1 on the last device, none, all on the first."""
+    """Draws lists of the devices' live counts: all full, any, some empty, 1 on the last one, none, all on the first."""
     empty = np.where(np.arange(devices) % 2, 0, rng.integers(0, slots + 1, devices))
     last, first = np.zeros((2, devices), int)
     last[-1], first[0] = 1, slots

@@ -255,7 +255,8 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
     """Returns the float64 derivatives of a reduction: 1 for the first extremum, the softmax for logsumexp.
 
-    For logsumexp, an item of +inf has NaN and all others have 0; with a NaN, all have NaN; -inf has 0.
+    Derivatives of logsumexp: if an item is NaN, all are NaN; else, if an item is +inf, they are NaN for +inf and 0 for
+    all others; -inf has 0.
     """
     weights = np.zeros(len(x))
     if not len(x):

@@ -21,8 +21,8 @@ from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
 
-# Types of the columns, and whether each is descending. All columns of a key have up to 64 bits together, or more; some
-# have floats.
+# Types of the columns, and whether each is descending. The columns of a key have up to 64 bits together in NARROW, and
+# more in WIDE; in WIDEST, single columns have 64 bits.
 NARROW = {
     "8 bits": (["uint8"], (True,)),
     "two of 8": (["int8", "uint8"], (True, False)),

@@ -528,7 +528,7 @@ def test_functions_of_rows_of_floats(rng):
 @pytest.mark.parametrize("width, n", [(1, 3000), (2, 60_000), (5, 9000), (33, 3000), (64, 8000), (300, 700)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_gradients_of_rows_in_many_tiles(rng, width, n, reverse):
-    """One kernel scans cotangents and multiplies them by the states before, of the next rows in its direction."""
+    """One kernel scans cotangents backwards, and multiplies each one by the state of the next row on its way."""
     problems, dtype = (2 if n < 5000 else 1), (jnp.bfloat16 if width in (5, 64) else jnp.float32)
     factors, terms = rng.choice([-1, 1], (problems, n, width)), rng.integers(-1, 2, (problems, n, width))
     terms *= rng.random(terms.shape) < 0.02  # bfloat16 holds integers up to 256

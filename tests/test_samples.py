@@ -90,7 +90,7 @@ def test_special_weights():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_no_item_of_weight_0_is_chosen(rng, dtype):
-    """Random numbers are next to each sum, or the largest below 1."""
+    """`u` has 4,000 random numbers, each running sum of the weights and its neighbours, 0, and the largest below 1."""
     n, heads = 1000, np.array([0, 600], np.int32)
     weights = np.where(rng.random(n) < 0.7, 0, rng.random(n)).astype(dtype)
     sample = jax.jit(lambda u, ids: mgpu.weighted_choice(u, weights, heads, ids))
@@ -184,7 +184,7 @@ ROWS = np.array([
 
 
 def expect_draws(tokens, p):
-    """Compares draws with p by chi-squared: the tail past 6 deviations is 1e-6."""
+    """Compares draws with p by chi-squared; right draws exceed the bound with a probability of some 1e-6."""
     counts, draws = np.bincount(tokens, minlength=len(p)), len(tokens)
     assert (counts[p == 0] == 0).all(), (counts, p)
     often = p * draws >= 5
@@ -263,7 +263,7 @@ def test_narrow_logits_are_drawn_in_float32(rng, dtype):
 
 
 def expect_place(token, u, logits, temperature, top_p, min_p):
-    """Checks, up to rounding, that the token's part of the running weights of kept tokens contains the share u."""
+    """Checks, up to rounding, that the running sum of kept weights passes the share `u` of their total at the token."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     best = logits.max()

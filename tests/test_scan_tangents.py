@@ -335,9 +335,9 @@ def test_unused_results_are_not_computed(rng):
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.parametrize("shape", [(N,), (N, 16), (4, N, 16)], ids=["vector", "rows", "batch"])
 def test_gradient_by_emit_is_two_scans(shape):
-    """The first writes the used leaf; the second reads the items in place.
+    """The first scan writes the used leaf; the second reads the items in place.
 
-    Of rows, the second also multiplies by the states before, so its results are the gradient.
+    In scans of rows, the second one also multiplies its results by the states before them, which gives the gradient.
     """
 
     def used(a, b):

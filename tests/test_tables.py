@@ -143,7 +143,7 @@ def test_lookup(rng, form):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
-    """Only integers that are close together are found by their place; here all are close, or all but one."""
+    """Keys are looked up by their distance from the smallest one if the table has few gaps; here, one may be long."""
     monkeypatch.setattr(tables, "CPU_MIN_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
@@ -168,7 +168,7 @@ def test_lookup_of_numbers(rng, dtype, monkeypatch):
 
 @form
 def test_many_lookups(rng, form):
-    """CUDA searches for each of many keys, unless the table has few gaps."""
+    """CUDA searches for each of many keys, other platforms sort them; neither does if the table has few gaps."""
     n, m = (1 << 17) + 1, 3000
     keys, table = few_keys(rng, form, n), few_keys(rng, form, m)
     ranks, table_ranks = ranks_of(keys, table)
@@ -369,7 +369,7 @@ def test_segmented_shift(rng):
 
 @pytest.mark.parametrize(("dtype", "trailing"), [("int8", ()), ("float32", ()), ("uint16", (3,)), ("float32", (40,))])
 def test_segmented_shift_over_tiles(rng, dtype, trailing):
-    """Segments have lengths around tiles' edges and beyond; none starts where the array starts."""
+    """Heads are spread out, crowded around a tile's edge, or all past the last item; none is where the array starts."""
     n = 20_011 if not trailing else 5_003
     program = jax.jit(lambda x, heads, by, count: mgpu.segmented_shift(x, heads, by, 7, count=count))
     x = rng.integers(0, 100, (n, *trailing)).astype(dtype)

@@ -9,7 +9,7 @@
 namespace mgpu {
 
 // The objects of one problem. Object j owns the outputs from start(j) up to the next object's start. WorkList explains
-// `drift` and `live`.
+// `drift`. `live` is the number of live items or, without drift, of live outputs.
 template <typename Offsets, typename Index>
 struct WorkRowOf {
   static constexpr Index kLast = static_cast<Index>(~uint64_t{0} >> (65 - 8 * sizeof(Index)));
@@ -50,9 +50,9 @@ struct WorkRowOf {
 using WorkRow = WorkRowOf<IndexVector, int64_t>;
 
 // The objects of all problems of a batch. With drift 0, `offsets` are the starts themselves. With drift 1, they are
-// positions at which single items are inserted, so object j starts j outputs later. With drift -1, they are positions
-// of removed items, and the run after the j-th of them starts j outputs earlier. Invalid offsets never give an output
-// outside `size` or an object outside `objects`.
+// positions at which single items are inserted, and object j starts j outputs after its offset. With drift -1, they are
+// positions of removed items; object j owns the items that follow the j-th of them, and starts j outputs before its
+// offset. Invalid offsets never give an output outside `size` or an object outside `objects`.
 struct WorkList {
   int64_t problems = 1;
   int64_t size = 0;  // the outputs of a problem, live or not
@@ -84,8 +84,8 @@ struct WorkList {
   MGPU_HOST_DEVICE WorkRow row(int64_t problem) const { return {offsets_of(problem), objects, drift, live(problem)}; }
 };
 
-// Calls visit(object, outputs) for each run of one object among `outputs`, in order. Outputs before the first object
-// have object `first - 1`, which does not exist.
+// Calls visit(object, outputs) for each run of one object among `outputs`, in order. Outputs before the start of object
+// `first` belong to no object; for these, visit gets `first - 1`.
 template <typename Visit>
 inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit) {
   int64_t next = row.first_from(outputs.begin + 1, [](auto... search) { return partition_point(search...); });

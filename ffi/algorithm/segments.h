@@ -64,7 +64,7 @@ struct Segments {
     return row * length + (i == 0 ? 0 : row_head(row, i - 1));
   }
 
-  // Returns an argument of flat_head. The segments must be given by heads.
+  // The least j, from the start of the position's row on, with flat_head(j) >= position; else flat_heads_count().
   template <typename Find>
   MGPU_HOST_DEVICE int64_t listed_from(int64_t position, Find find) const {
     if (position >= total()) return flat_heads_count();

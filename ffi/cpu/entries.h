@@ -38,7 +38,7 @@ struct EntryBuffer {
   Order order;
   const void* keys;
   const void* payload = nullptr;
-  int64_t row_length = 0;  // > 0: payloads are indices
+  int64_t row_length = 0;  // above 0 if the payload of an item is its index in its row, which has this length
 
   Item load(int64_t i) const {
     Item item{order.encode(static_cast<const Word*>(keys)[i]), {}};

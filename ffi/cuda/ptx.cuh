@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_relaxed(uint32_t* word, uint32_t value) {
 __device__ __forceinline__ void store_relaxed(uint64_t* word, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
-// If a condition guards the load, the variable keeps its value otherwise.
+// If a condition guards the load and is false, the variable keeps its value.
 __device__ __forceinline__ void load_relaxed(uint32_t& value, const uint32_t* word) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
 }
@@ -242,8 +242,8 @@ __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int3
       : "memory");
 }
 
-// For an item of A, stores the number of B's items before it and the byte `match`, and increments A's count; and in the
-// same way for B. The item may be of both or of neither.
+// If `is_a`, stores for an item of A the number of B's items before it and the byte `match`, and increments a_before.
+// If `is_b`, does the same with A and B swapped. Both may be set, or none.
 __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_t& a_match_to, int32_t& a_before,
                                           unsigned is_b, uint32_t& b_to, uint32_t& b_match_to, int32_t& b_before,
                                           unsigned match) {

@@ -300,7 +300,7 @@ TEST(order_of_wide_floats) {
 
 namespace {
 
-// XLA's threads do so too.
+// Makes this thread compute with denormal floats as zeros, as XLA's threads do.
 struct FlushToZero {
 #ifdef __SSE__
   unsigned before = _mm_getcsr();
@@ -673,7 +673,7 @@ TEST(exact_sums_are_rounded_once) {
       CHECK(sign_of_sum(parts) == (got > 0 ? 1 : -1) || sign_of_sum(parts) == 0);
       continue;
     }
-    // Twice the sum must lie between these sums.
+    // Twice the exact sum must lie between the two sums of `got` and one of its neighbours.
     parts.insert(parts.end(), items.begin(), items.end());
     for (const float direction : {-kInfinity, kInfinity}) {
       double neighbour = std::nextafter(got, direction);

@@ -79,7 +79,7 @@ struct Example {
     const Call call{"example", operands, results, attributes, &function};
     return testing::is_taken([&] { read(call); });
   }
-  // First the parts that the function specifies, then heads and count.
+  // Changes the attributes, the first operands, which the function specifies, and the results; each change is refused.
   void expect_taken(size_t checked_operands, const std::vector<const char*>& checked_attributes) {
     CHECK(is_taken());
     for (const char* name : checked_attributes) {

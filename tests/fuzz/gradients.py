@@ -1,4 +1,4 @@
-"""Gradients compared with sums in float64: of rows that are read many times, and of extrema and logsumexp.
+"""Compares gradients with sums in float64: gradients of rows that are read many times, of extrema and of logsumexp.
 
 Unlike in `derivatives.py`, items may be infinite or NaN. Cotangents are small integers, so their sums are exact.
 """
@@ -23,7 +23,7 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Draws small integers, none negative: a sum of 0 times an infinite partial derivative would be NaN."""
+    """Draws small integers, none negative: if cotangents cancel, an infinite partial derivative counts as unused."""
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 

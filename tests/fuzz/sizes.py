@@ -1,4 +1,4 @@
-"""Traces arrays of up to 2^31 items and more.
+"""Traces calls over arrays of up to 2^33 + 5 items.
 
 The only allowed error asks for jax_enable_x64. The scratch memory of every kernel call must have a size.
 """

@@ -141,7 +141,7 @@ class BulkStore {
   int place_, limit_;
 };
 
-// BulkStore does nothing on these devices.
+// Does before sm_90 what BulkStore does from sm_90 on; all threads of the block call it.
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];

@@ -182,8 +182,8 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
   }
 }
 
-// Like take_either, but A's items go before equal items of B. No word of either run may be the largest one. Returns
-// words, and the shared addresses that they came from; A lies before B.
+// Like take_either, but A's items go before equal items of B. No word of either run may be the largest one, and A lies
+// before B in shared memory. Calls take(i, word, address) with the shared address that each word came from.
 template <int kItems, typename Word, typename Take>
 __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);

@@ -5,8 +5,8 @@
 namespace mgpu::cuda {
 
 // Launches a kernel that may start before the previous one in its stream is done (start_next_kernel of cuda/ptx.cuh).
-// All its blocks must call wait_for_last_kernel() before they read what the previous one writes. Compiled for less than
-// sm_90, it starts after the previous one.
+// All its blocks must call wait_for_last_kernel() before they read what the previous one writes. A kernel that is
+// compiled for less than sm_90 starts after the previous one has ended.
 template <typename... Parameters, typename... Arguments>
 void launch_overlapping(const Call& call, cudaStream_t stream, void (*kernel)(Parameters...), dim3 blocks, int threads,
                         int64_t shared_bytes, const Arguments&... arguments) {

@@ -43,7 +43,7 @@ struct GroupWalk {
   MGPU_HOST_DEVICE uint32_t group(uint32_t word) const { return word - first_group; }
 
   // The number of rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point. If cuts are
-  // not sorted, it is some number that leaves one row of b for each other slot.
+  // not sorted, the number is arbitrary, but b has enough rows for the rest of these slots.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t split(int64_t slot, Find find) const {
     return find(maximum<int64_t>(0, slot - b_live), minimum(slot, a_live),

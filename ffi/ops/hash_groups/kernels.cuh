@@ -136,8 +136,8 @@ struct PartitionShared {
 
 constexpr int kPastEnd = kGroupBuckets * kRankCopies;  // the counter of rows past the end
 
-// Counts a tile's rows by bucket, and then turns the counters into the numbers of rows before theirs. Turns each row's
-// hash into its place at its counter, and the counter << 16.
+// Counts a tile's rows by bucket, and then turns each counter into the number of rows that earlier counters counted. A
+// row's hash becomes the number of rows that its counter counted before it, plus the counter's number << 16.
 template <int kItems, typename IsRow>
 __device__ __forceinline__ void count_rows(PartitionShared& shared, uint32_t (&places)[kItems], IsRow is_row,
                                            int size) {
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
   }
 #pragma unroll
   for (int k = 0; k < kItems; ++k) places[k] = (places[k] & 0xffff) + shared.counts[places[k] >> 16];
-  // A column is loaded before the last one is stored, so that these do not wait for each other.
+  // A column is loaded before the previous one is stored, so that these do not wait for each other.
   const auto load = [&](const uint32_t* from, int step, uint32_t flip) {
 #pragma unroll
     for (int k = 0; k < kItems; ++k)

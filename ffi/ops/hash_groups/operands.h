@@ -17,14 +17,14 @@ constexpr int kMaxGroupColumns = 2;
 // that of a row.
 constexpr int kGroupsFound = 0, kGroupsLeftOut = 1, kEmptyKeyUsed = 2, kGroupCounters = 3;
 
-// Operands: keys [.., n], integers of 32 or 64 bits; x, y [.., n], integers of 32 bits, or absent: then each row is a
-// 1; count [.., 1], which may be absent; lower [.., n] or absent: then keys have 32 bits, and a row's key is the code
-// of 64 bits that puts pairs of `keys` and `lower` in order. Attributes: entries, a power of two, the most groups; the
-// states of x and y, which may be none; bucketed, whether to partition the rows first. Results: groups [.., entries +
-// 1], the keys of the entries; states of x and y, each [.., entries + 1]; counters [.., 3]. The first entry is that of
-// the largest key of the type, whether or not a row has it. The other entries have this key if they have no group, and
-// states of 0. States of extrema are codes: the words whose unsigned maximum is sought. If some group found no place,
-// the results are undefined.
+// Operands: keys [.., n], integers of 32 or 64 bits; x, y [.., n], integers of 32 bits (each row is a 1 if they are
+// absent); count [.., 1], which may be absent; lower [.., n], which may be absent: with it, keys have 32 bits, and a
+// row's key is the code of 64 bits that puts pairs of `keys` and `lower` in order. Attributes: entries, a power of two,
+// the most groups; the states of x and y, which may be none; bucketed, whether to partition the rows first. Results:
+// groups [.., entries + 1], the keys of the entries; states of x and y, each [.., entries + 1]; counters [.., 3]. The
+// first entry is that of the largest key of the type, whether or not a row has it. The other entries have this key and
+// states of 0 if they have no group. States of extrema are codes: the words whose unsigned maximum is sought. If some
+// group found no place, the results are undefined.
 struct HashGroupsOperands {
   DType key_type;
   bool bucketed;

@@ -63,7 +63,7 @@ struct IntervalMoveOperands {
   Rows x;
   Starts gather;
   Starts scatter;
-  bool has_fill;     // rows without a source are filled; otherwise the result keeps what it has
+  bool has_fill;     // whether rows without a source are filled; if not, the result keeps what it has there
   const void* into;  // copied to the result first, or null
   Fill background;   // the element to fill the result with first; its address is null if there is none
   Fill fill;
@@ -85,7 +85,7 @@ struct IntervalMoveOperands {
     return work.objects == 0 || (is_wide(gather) && is_wide(scatter));
   }
 
-  // Whether intervals are short, and the result is larger than a cache.
+  // Whether intervals are put in the order of regions, which pays if they are short and the result is large.
   bool has_order() const {
     constexpr int64_t kMinBytes = int64_t{1} << 25;
     constexpr int64_t kMaxBytesPerInterval = 4096;

@@ -156,7 +156,7 @@ __device__ __forceinline__ void store_passing(T* to, const T& value) {
   }
 }
 
-// Finds the cells (WorkTiles) of tile blockIdx.x of a single problem. TileWork takes them for the last tile's.
+// Finds the cells of tile blockIdx.x of a single problem. The result tells TileWork that there are no later tiles.
 __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
   const auto find = [](int64_t begin, int64_t end, auto before) {
     int64_t begins[1] = {begin}, ends[1] = {end};

@@ -15,9 +15,9 @@ struct RowLanes {
   bool many;  // whether a lane has many vectors
 };
 
-// If there are enough rows to fill the device, a lane has at least four vectors, or two if at most four lanes share a
-// row, which then read consecutive memory, or 15 if comparing items takes many instructions. Other numbers of lanes
-// take up to 40% longer (H200).
+// If there are enough rows to fill the device, a lane has at least four vectors; two if at most four lanes share a row,
+// because the lanes of a warp then read consecutive memory; and 15 if comparing items takes many instructions. Other
+// numbers of lanes take up to 40% longer (H200).
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;

@@ -26,7 +26,7 @@ constexpr int kVectorOf = row_operator<Operator>().vector;
 // An item has no weight, one, or one for each group of its columns.
 enum class Weights { kNone, kOne, kGroups };
 
-// These rows usually take 64 bytes of registers. With more of them, fewer blocks fit a multiprocessor.
+// The rows that a lane loads before it uses the first, usually 64 bytes. With more, fewer blocks fit a multiprocessor.
 constexpr int kMostRowsInFlight = 4;
 template <Weights kWeights, typename Operator>
 constexpr int kRowsInFlight = kWeights == Weights::kGroups || Operator::kGivesIndex ? 2 : kMostRowsInFlight;
@@ -114,7 +114,7 @@ struct Neighbours {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   }
-  // Stored to device memory, and the cache is left to rows.
+  // Stores to device memory by streaming stores, which leave the cache to rows.
   __device__ __forceinline__ void stream(Item* to) const {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) __stcs(reinterpret_cast<Word*>(to) + i, words[i]);

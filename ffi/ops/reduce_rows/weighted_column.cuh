@@ -1,5 +1,5 @@
-// Sums of weighted items of one column: the product of a sparse matrix and a vector. Tiles are those of other rows
-// (kernels.cuh); one problem, with indices and heads of 32 bits, and states of as many.
+// Sums of weighted items of one column: the product of a sparse matrix and a vector. The kernel takes the tiles of
+// kernels.cuh, of one problem whose indices, heads and states have 32 bits.
 #pragma once
 
 #include "ops/reduce_rows/kernels.cuh"

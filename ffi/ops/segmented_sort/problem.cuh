@@ -19,12 +19,12 @@ struct Disorder {
   __device__ bool is_large() const { return inversions && *inversions > max_inversions; }
 };
 
-// These orders compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
+// Orders that compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
 // registers.
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
-// These orders are compiled at run time, while the first call waits, so their kernels should be small.
+// Orders that are compiled at run time, while the first call waits, so their kernels should be small.
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 

@@ -30,7 +30,7 @@ struct SortRowsShared {
 
 struct EqualItems {
   int zeros, nans;
-  int lesser;  // before zero in the order of the sort
+  int lesser;  // the number of items before zero in the order of the sort
 };
 template <typename P>
 struct RestoringShared : SortRowsShared<P> {

@@ -78,7 +78,7 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
     const int shift = (kHasPlace ? kPlaceBits : 0) + kDigitBits * pass;
     return is_live ? static_cast<uint32_t>(entry) >> shift & (kDigits - 1) : kDigits - 1;
   }
-  // Whether entries hold all that is stored, which are narrow keys and their indices. Then put_live<4> would take 5%
+  // Whether entries hold all that is stored: narrow keys and their indices. For such entries, put_live<4> would take 5%
   // longer than put_live<1>.
   __device__ __forceinline__ bool stores_entries() const { return kHasCode && kHasPayload && !input.payload; }
   __device__ __forceinline__ Item item(int64_t origin, Entry entry) const {
