@@ -114,7 +114,7 @@ struct FloatOrder {
   MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
 
-// The order is ascending. The rank of the zeros gives +0.
+// The key of a rank, in an ascending order. The key of the zeros' rank is +0.
 template <typename Order>
 MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
   using Word = typename Order::Word;

@@ -18,7 +18,7 @@ __device__ __forceinline__ void keep(const T*& pointer) {
   asm("" : "+l"(pointer));
 }
 
-// Both conversions of float16 round to the nearest, ties to even.
+// Conversions of float16: to float32, exactly, and from float32, to the nearest, with ties to even.
 __device__ __forceinline__ float half_to_float(uint16_t bits) {
   float wide;
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
@@ -30,14 +30,14 @@ __device__ __forceinline__ uint16_t float_to_half(float x) {
   return bits;
 }
 
-// 2 to the power of x, with an error of two units in the last place. Results below 2^-126 are 0.
+// 2 to the power of x, with an error of at most two units in the last place. Results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_approximately(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// 1 / x, with an error of one unit in the last place, if neither x nor 1 / x is below 2^-126.
+// 1 / x, with an error of at most one unit in the last place, if neither |x| nor |1 / x| is below 2^-126.
 __device__ __forceinline__ float reciprocal_approximately(float x) {
   float reciprocal;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));

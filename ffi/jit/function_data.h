@@ -21,7 +21,7 @@ namespace mgpu {
 //   flags [commutes] [reverse] [exclusive] [next]
 //                                          whether combine commutes; the direction and kind of a scan; and, for
 //                                          rows, whether leaves of the next row are read (see below)
-//   function NAME [called] [branches]      begins combine, dead, neutral or nothing, load, finish; or less, of an order
+//   function NAME [called] [branches]      begins combine, dead, neutral|nothing, load, finish; or, of an order, less
 //   give OPERAND ...                       ends it, with an operand for each scalar that it returns
 //
 // A `called` function is not inlined. If combine `branches`, kernels run it only on two items, never on a missing one.

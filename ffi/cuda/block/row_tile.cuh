@@ -110,8 +110,8 @@ __device__ void load_live(const RowTile& tile, const Operand& operand, int* live
 // The place of a slot's 2-byte word, such that threads 8 or 16 slots apart access different banks.
 MGPU_HOST_DEVICE constexpr int spread(int slot) { return slot + slot / 64 * 2; }
 
-// The sum of `number` over the threads before this one, row by row. `before_row` gets the sum before each row, and the
-// total after the last one. Contains barriers.
+// The sum of `number` over the threads before this one, also those of earlier rows. `before_row` gets the sum before
+// each row, and the total after the last one. Contains barriers.
 __device__ inline int scan_rows(int number, const RowLane& lane, const RowTile& tile, int* before_row) {
   __shared__ int warp_sums[kRowThreads / kWarp];
   const int before = sum_block<kRowThreads / kWarp>(warp_sums, number).before;

@@ -14,8 +14,8 @@
 namespace mgpu::cuda::hash_grouping {
 
 constexpr int kGroupKeys = 4;          // neighbouring entries of a block's table, which a thread reads at once
-constexpr int kMaxProbes = 8;          // a key is in one of this many entries
-constexpr int kMaxFarProbes = 1 << 9;  // the same for the table in device memory, which has two entries for each group
+constexpr int kMaxProbes = 8;          // a key is in an entry that one of this many probes reads
+constexpr int kMaxFarProbes = 1 << 9;  // the same for the table in device memory, where a probe reads one entry
 constexpr int kNoEntry = -1;
 
 // One problem.

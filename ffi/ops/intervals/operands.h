@@ -69,8 +69,8 @@ struct IntervalMoveOperands {
   Fill fill;
   Rows out;
   bool scatters = false;
-  // Rows are added in the order of the intervals, whose begins and ends in the result ascend, so the intervals that
-  // contain a row are consecutive.
+  // Whether rows are added to the result, in the order of the intervals. Their begins and ends in the result ascend
+  // then, so the intervals that contain a row are consecutive.
   bool adds = false;
 
   // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.

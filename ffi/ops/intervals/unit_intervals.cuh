@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   __shared__ UnitMove<Word> moves[kTile];
   const RegionOrder& order = intervals.order;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
-  // Earlier blocks tell later ones if intervals are mixed, so that nothing is left to do here.
+  // Once a block has found that lengths differ, later blocks have nothing to do.
   if (__syncthreads_or(threadIdx.x == 0 && *static_cast<const volatile int32_t*>(order.is_mixed) != 0)) return;
 
   const int begin = static_cast<int>(blockIdx.x * kTile + threadIdx.x);

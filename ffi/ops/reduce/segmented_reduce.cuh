@@ -81,7 +81,7 @@ struct TilePlaces {
   int limit;
 };
 
-// Heads in the row of the first end are separate: finding them needs no division.
+// The ends that are heads of the first end's row are counted, as finding their row needs no division.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes

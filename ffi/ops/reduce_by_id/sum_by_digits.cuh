@@ -36,7 +36,7 @@ struct ExponentWindow {
   __device__ __forceinline__ bool holds(uint32_t bits) const { return bits * 2 - (lowest << 24) < count << 24; }
 };
 
-// Chooses the exponents that most of a few thousand items have: those of one group, if others would hold hardly more.
+// Chooses the exponents that most of a few thousand items have: those of one group, if more groups hold hardly more.
 // Returns no groups if the digits would not hold nearly all items: then each step of a warp would need limbs as well.
 template <typename Items>
 __device__ inline ExponentWindow choose_window(const Items& items, unsigned max_groups) {
@@ -137,7 +137,7 @@ class DigitTable {
     return is_left;
   }
 
-  // Adds the sums to the limbs in device memory, which are `stride` apart. Returns a mask of these limbs.
+  // Adds the sums to the limbs in device memory, which are `stride` apart. Returns a mask of the limbs it added to.
   __device__ __forceinline__ unsigned flush(const ExactSum& sum, int64_t stride, unsigned long long* limbs) const {
     unsigned used = 0;
     for (unsigned group = 0; group < window_.groups; ++group) {

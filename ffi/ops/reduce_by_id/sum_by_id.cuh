@@ -161,7 +161,7 @@ class LimbTable {
   int entries_;
 };
 
-// In place of a table, if it would hold few of many limbs.
+// Takes the place of a table that would hold only few of many limbs: it adds to device memory.
 struct NoTable {
   __device__ __forceinline__ void add(const uint32_t (&keys)[kInFlight], const uint64_t (&terms)[kInFlight],
                                       unsigned long long* limbs) const {
@@ -273,7 +273,7 @@ struct HalvedLimb {
   __device__ void operator+=(uint64_t sum) const { *this = *this + sum; }
 };
 
-// The rows of a block of sum_ranges whose ids are in its range, among a few thousand at a time.
+// A block of sum_ranges goes over a few thousand rows at a time, and lists those whose ids are in its range.
 constexpr unsigned kListedIds = 16;  // per thread
 constexpr unsigned kListedRows = kListedIds * kThreads;
 
@@ -303,7 +303,7 @@ class RowList {
     }
   }
 
-  // Lists the rows of these ids. `listed` is 0 before. All threads call it, and then __syncthreads().
+  // Lists the fetched rows whose ids are in the range. `listed` is 0 before. All threads call it, then __syncthreads().
   __device__ __forceinline__ void list(unsigned begin, uint32_t* listed) const {
     unsigned mine = 0;
 #pragma unroll

@@ -44,7 +44,7 @@ struct RowReduction {
   int part;          // the columns that are moved at once: a vector, or a part of one if rows are not whole vectors
   bool long_rows;    // whether the number of a row may have more than 32 bits
   bool is_plain;     // whether rows are whole vectors, and their numbers and bytes have 32 bits
-  int lane_bits;     // a worker has so many lanes, as a power of two
+  int lane_bits;     // a worker has 1 << lane_bits lanes
   int worker_units;
   int64_t* first_end;  // the first end of each tile, or -1
   State* opening;      // the states of the rows in each tile before its first end
@@ -53,7 +53,7 @@ struct RowReduction {
 
   // A worker of reduce_tiles also reads the slots after its last row.
   MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kMostRowsInFlight; }
-  // The memory holds slots, slots for the high words of rows, and a weight for each item.
+  // A slot holds an end or the number of a row. There are as many slots for high words and as many weights, if needed.
   MGPU_HOST_DEVICE int64_t shared_bytes(bool has_weights) const {
     return unit_slots() * ((long_rows ? 8 : 4) + (has_weights ? static_cast<int64_t>(sizeof(State)) : 0));
   }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void finish_all(const Operator& op, int64_t row_begin
 }
 
 #if __CUDA_ARCH__ >= 800
-// One test of all sums replaces the tests of narrow_to, which keeps the bits of a NaN.
+// narrow_to tests whether a sum is NaN, to keep the bits of a NaN. Here, one test serves all sums.
 template <int kVector, ArithmeticKind kKind>
   requires(kVector % 2 == 0)
 __device__ __forceinline__ void finish_all(const Arithmetic<BFloat16, float, kKind, BFloat16>& op, int64_t row_begin,
@@ -240,7 +240,7 @@ struct Walk {
   const LaneColumns columns;
   const uint32_t* ends;  // the tile's ends: the number of items before each, with its entry in the upper bits
   State* opening;        // in shared memory, a place for each thread: the states of the first segment that is closed
-  int64_t first_result;  // the lane's first element of the entry to which entries are relative
+  int64_t first_result;  // the lane's first element in the results of the entry to which those of `ends` are relative
   int first_end;
   int last_end;
   int end;
@@ -318,7 +318,7 @@ struct TileProblems {
   static constexpr int kMostUnits = 1 << 16;
 };
 
-// Returns the entry to which the ends' entries are relative.
+// Lists the tile's ends (Walk::ends). Returns the entry to which the ends' entries are relative.
 template <typename Operator>
 __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
                                              uint32_t* ends) {
@@ -341,7 +341,7 @@ __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduc
   return tile.first_end - 2 * problems.first - 1;
 }
 
-// The tile's ends are in shared memory.
+// Finds the first of the tile's ends in each worker's share, and one past the last share. Ends with a barrier.
 __device__ __forceinline__ void share_ends(const TileUnits& tile, const uint32_t* ends, int workers, int worker_units,
                                            int* worker_ends) {
   for (int i = threadIdx.x; i <= workers; i += kThreads) {
@@ -788,7 +788,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator
     }
   }
   __syncthreads();
-  // The block's threads as a table, which has the columns of the slice. Its rows share the tiles of a segment.
+  // The block's threads form a table that has the columns of the slice. Its rows share the tiles of a segment.
   const int columns = static_cast<int>(minimum<int64_t>(width - first_column, lanes));
   const int rows = kJoinThreads / columns, row = thread / columns;
   for (int i = 0; i < long_count; ++i) {

@@ -370,7 +370,7 @@ struct Place {
   Sum end;  // the sum of the weights up to and including the token's
 };
 
-// Only tokens whose logit has the code `found` count.
+// The position of token number `number`, counted from 0, among the tokens whose logit has the code `found`.
 template <typename Each>
 __device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t found, Sum number, int64_t length) {
   uint32_t low = 0, high = static_cast<uint32_t>(length - 1);

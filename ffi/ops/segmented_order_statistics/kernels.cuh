@@ -115,7 +115,7 @@ class WarpSegment {
     return fold_warp(count, [](int a, int b) { return a + b; });
   }
 
-  // The interval contains the sought item and has at most 32 items, or only one rank.
+  // Finds an interval that contains the sought item, and has at most 32 items or only one rank.
   __device__ void narrow(int sought) {
     low_ = 0;
     high_ = static_cast<Word>(~Word{0});

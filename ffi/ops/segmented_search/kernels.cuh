@@ -89,7 +89,7 @@ template <typename Word, typename Position>
 struct HaystackRow {
   static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
   const Word* keys;
-  int lead;                 // keys of the sector before the row
+  int lead;                 // keys before the row in its first sector
   Range<Position> sectors;  // the positions whose sectors are inside the buffer
 
   __device__ HaystackRow(const SortedRows& rows, int64_t row) {

@@ -141,7 +141,7 @@ struct Group {
   using Float = Accumulator<Element>;
   static constexpr int kRows = kThreadRows<Element>;
 
-  int lanes;           // neighbouring threads, which have the same rows
+  int lanes;           // the number of neighbouring threads that have the same rows
   unsigned heads;      // bit i: the thread's row i starts a segment; 0 if the thread has no column
   unsigned ballot;     // lanes of the warp with a head
   int first_warp;      // the last warp before this one with a head, or 0

@@ -76,7 +76,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   Offset* starts;                     // [segments, places, kDigits]: a digit's count, later that of lower digits
   Offset* sums;                       // [tiles, kDigits], the words of the look-back
   uint64_t* tickets;                  // [places]
-  unsigned* counted;  // blocks that finished a row; positions in a listed segment's tiles that are counted
+  unsigned* counted;  // for a row, the blocks that counted it; for a listed segment, its tiles' counted positions
   uint32_t* passes;   // [rows], the passes that each whole row takes
   Disorder disorder;  // the kernels do nothing if it was measured and is not large
 

@@ -99,7 +99,7 @@ bool has_fewest_comparisons(const Problem& problem) {
   return has_few_comparisons(problem) && (is_wide(problem) || comparisons(problem) <= int64_t{1} << 22);
 }
 
-// The kernels for segments take at least 20 us. Packing over 2^20 items pays only if rows fill most of their slots.
+// The kernels for segments take at least 20 us. Packing more than 2^20 items pays only if rows nearly fill their slots.
 bool are_packed(const Problem& problem) {
   constexpr int64_t kNotMany = int64_t{1} << 20;
   if (rows(problem) == 1 || length(problem) < 64 || length(problem) > 512) return false;
@@ -283,7 +283,7 @@ void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratc
   const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
   const int64_t begin = workspace.used();
   counts.max_tiles = rows * ceil_div<int64_t>(length(operands_), digit_tile());
-  // These three arrays are one piece, as each piece takes at least 256 bytes: 0.05% of the memory of the fewest keys.
+  // These three arrays are one piece, as a piece takes at least 256 bytes: 0.05% of the fewest keys that come here.
   auto* const words = reinterpret_cast<uint32_t*>(workspace.take<uint64_t>(places + rows));
   if (words) {
     counts.tickets = reinterpret_cast<uint64_t*>(words);

@@ -173,8 +173,8 @@ struct alignas(16) DigitTile {
   int64_t begin;     // the start of the segment
   int64_t position;  // the position of the segment in its row
   int segment;
-  int index;        // the number in the segment
-  int size;         // the number of its live items
+  int index;        // the tile's number in the segment
+  int size;         // the tile's number of live items
   uint32_t passes;  // the passes that the segment takes, as a bitmap
 };
 

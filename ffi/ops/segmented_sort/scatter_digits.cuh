@@ -9,8 +9,8 @@
 
 namespace mgpu::cuda::sorting {
 
-// A word of the look-back counts the items of a digit in a tile (a sum), or in all tiles up to it (a prefix); the two
-// upper bits distinguish these. Words need no clearing between passes: a pass leaves prefixes everywhere, and in the
+// A word of the look-back counts a tile's items of a digit (a sum), or is the place in the segment after them (a
+// prefix); the two upper bits say which. Words need no clearing between passes: a pass leaves prefixes, and in the
 // segment's next pass the mark of these prefixes means that nothing is published.
 template <typename Offset>
 struct DigitSums {
@@ -24,7 +24,7 @@ struct DigitSums {
   __device__ __forceinline__ unsigned state(Offset word) const { return static_cast<unsigned>(word >> kShift) ^ turn; }
   __device__ __forceinline__ static Offset value(Offset word) { return word & ((Offset{1} << kShift) - 1); }
 
-  // `tile` is not the segment's first, and `column` has the digit's words.
+  // The place in the segment of a digit's first item in `tile`, which is not the first. `column` has the digit's words.
   template <int kWindow>
   __device__ __forceinline__ Offset before(const Offset* column, int tile) const {
     Offset sum = 0;

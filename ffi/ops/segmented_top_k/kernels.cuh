@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   }
 }
 
-// Sorts a group's items in registers, and stores their positions in `room`. All lanes of a warp call this.
+// Sorts a group's items in registers, and stores the wanted ones through `room`. All lanes of a warp call this.
 template <int kItems, typename Task>
 __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& segment, int wanted, int lanes,
                                             uint32_t* room) {
@@ -284,7 +284,7 @@ __device__ __forceinline__ void find_by_sorts(const Task& task, Load load, int s
   __syncthreads();
 }
 
-// `kept` has the items of each part in sorted order.
+// `kept` has the positions of the first items of each part, in sorted order.
 template <bool kSorts, typename Order>
 __device__ void find_in_kept(const Task<Order>& task, const RowSegment& segment, const uint32_t* kept) {
   using Place = typename Task<Order>::Place;

@@ -102,7 +102,7 @@ struct Part {
   }
 };
 
-// Also counts these items, and those at the bound.
+// Sets the bits of items below the bound. Also counts these items, and those at the bound.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads, 4) mark_candidates(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
@@ -235,7 +235,7 @@ __device__ __forceinline__ uint32_t neighbours(uint32_t marks) {
   return moved;
 }
 
-// Positions are in order.
+// Ascending positions of items in a group.
 using GroupList = uint16_t[kCandidateGroup];
 
 // Calls put(position, number) for the marked items of a warp's group. Positions are those in the group, and marked
