@@ -68,7 +68,7 @@ MGPU_HOST_DEVICE constexpr ItemShape item_shape() {
   return shape;
 }
 
-// Memory is aligned to this width.
+// The bytes that are copied at a time, of kBytes. Memory is aligned to this width.
 template <int kBytes>
 constexpr int kCopyBytes = kBytes % 16 == 0  ? 16
                            : kBytes % 8 == 0 ? 8

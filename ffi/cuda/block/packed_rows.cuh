@@ -6,8 +6,8 @@
 
 namespace mgpu::cuda {
 
-// If the rows of a pack fill whole vectors, packs begin where vectors do. Otherwise, lanes at both ends share a vector
-// with the next pack.
+// If the rows of a pack fill whole vectors, packs begin where vectors do. Otherwise, a vector at either end of a pack
+// may also have items of the pack beside it.
 struct PackedRows {
   Divisor length;
   int rows = 0;  // 0 if rows are too long

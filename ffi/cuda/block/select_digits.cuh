@@ -22,7 +22,7 @@ template <int kThreads>
 class SelectDigits {
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kCopies = 8;              // copies of each counter, so that lanes seldom add to the same one
-  static constexpr int kCounters = kDigits + 1;  // counters per copy, so that a digit's counters are in different banks
+  static constexpr int kCounters = kDigits + 1;  // per copy; the spare one puts a digit's counters in different banks
   static_assert(kThreads >= kDigits);
 
  public:

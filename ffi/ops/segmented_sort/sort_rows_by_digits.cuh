@@ -1,4 +1,4 @@
-// The block sorts a row in shared memory, one pass per digit. Digits are those of a key's rank (Order::rank), a word
+// A block sorts a row in shared memory, one pass per digit. Digits are those of a key's rank (Order::rank), a word
 // that compares as the key does.
 #pragma once
 

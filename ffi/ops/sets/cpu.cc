@@ -14,8 +14,8 @@ namespace mgpu {
 
 namespace {
 
-// A tile, of items of both inputs, is one task. If there is only one, a core's L2 cache holds the items between the two
-// walks.
+// A tile, of items of both inputs, is one task. If there is only one tile, a core's L2 cache holds the items between
+// the two walks.
 constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>

@@ -18,7 +18,7 @@ constexpr int kPipelineBlocks = 2;
 constexpr int kMaxStageBytes = 55 << 10;    // so that two blocks fit a large device
 constexpr int kPipelineStaticBytes = 1024;  // the most static shared memory, in addition to the two stages
 
-// Each run is aligned as in device memory.
+// The room for `runs` runs of `count` items in all. Each run is aligned as in device memory.
 constexpr int run_bytes(int width, int count, int runs) {
   return (count * width + kLineBytes - 1) / kLineBytes * kLineBytes + 2 * runs * kLineBytes;
 }

@@ -12,7 +12,7 @@
 
 namespace mgpu::cpu {
 
-// Items are in input order.
+// Items are added and kept in input order.
 template <typename Order>
 class Best {
   using Word = typename Order::Word;
