@@ -125,7 +125,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc to read the resident memory from")
 def test_memory_is_flat(programs):
-    """A program that kept 64 KB per call would keep 5 MB in all."""
+    """A single program that kept 64 KB per call would keep 5 MB in all."""
     large = np.arange(1 << 14, dtype=np.float32)[::-1].copy()
     calls = [
         *[(program, cases[0]) for program, cases in programs],

@@ -160,7 +160,7 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
 
 
-# So many 4-byte rows exceed the cache of any GPU.
+# CUDA's kernels scatter to more 4-byte rows than this by regions, and gather from them in sweeps.
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
 CACHED = 2**14
 

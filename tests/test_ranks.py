@@ -662,7 +662,7 @@ def test_histogram_edge_cases():
     tiny = np.array([1e-40, -1e-40, -0.0, 0.0], np.float32)  # the first number is above the last edge
     edges = np.array([-1, 0], np.float32)
     assert jax.jit(mgpu.histogram)(tiny, edges, weights=weights)[0].tolist() == [6]
-    edges = np.array([0, np.nan], np.float32)  # an infinite last edge includes no NaN, weighted or not
+    edges = np.array([0, np.nan], np.float32)  # below a last edge of NaN are all numbers, but no NaN
     assert mgpu.histogram(x, edges)[0].tolist() == [3]
     assert mgpu.histogram(x, edges, weights=weights)[0].tolist() == [6]
     for call, message in {

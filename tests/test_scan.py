@@ -21,7 +21,7 @@ FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, 
 # CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items that depends on the widths of item
 # and state.
 TILES = data.tile_sizes("scan")
-# These are more tiles of 16 KB than two levels of CUDA's look-back cover.
+# So many items of 4 bytes fill more tiles of 16 KB than two levels of CUDA's look-back cover.
 MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
