@@ -25,7 +25,8 @@ class CompiledOperation(Operation):
       what: the functions in words, for a warning.
       first_captured: the place of the first captured value among operands.
       captures: the number of captured values.
-      Rules take `*operands`, because their number varies.
+
+    Rules take `*operands`, because their number varies.
     """
 
     def __init__(self, name: str, what: str, first_captured: int, captures: int, **description: Any):

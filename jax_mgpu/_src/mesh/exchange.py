@@ -142,7 +142,7 @@ def exchange_together(
 
 
 def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
-    """Returns `into` with the received items in their places; no device sends itself any."""
+    """Returns `into` with the received items in their places; devices send no items to themselves."""
     run = _runner(parts.axis, fill=None, most_travel=True)
 
     def move(arrays: Sequence[jax.Array], parts: Parts) -> jax.Array:

@@ -20,7 +20,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
-    """Returns this device's results, `[size, width]`, for ids from `size * index` to `size * (index + 1)`.
+    """Returns this device's results, `[size, width]`, for the `size` ids from `size * axis.index` on.
 
     If results are no more than a device's items, each device combines its items into all results, and sends each to its
     owner. Otherwise items are sorted by id over all devices, and the results of runs are sent. A run may span devices,

@@ -68,7 +68,10 @@ def _spread(
 def _gather(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, end: jax.Array, fill: jax.Array, size: int
 ) -> jax.Array:
-    """Returns slots 0 to `size` of runs. `starts` have the rows of their first slots that are not negative."""
+    """Returns slots 0 to `size`, which runs of rows fill.
+
+    `starts` has, for each run, the row of its first slot that is not negative.
+    """
     lists = {"starts": starts, "offsets": jnp.clip(offsets, 0, size), "fill_value": fill}
     return gather_rows(x=rows, **lists, total=jnp.clip(end, 0, size).reshape(1), size=size, disjoint=False)[0]
 

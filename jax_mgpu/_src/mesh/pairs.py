@@ -133,7 +133,7 @@ class AlignedPair:
         return jnp.where(live_mask(found.shape[0], self.live[side].reshape(1)), found, -1)
 
     def equals(self, side: int) -> list[jax.Array]:
-        """Returns, for each item of a side, how many items of the other array are less, -1 if dead, and equal it."""
+        """Returns, for each item of a side, how many of the other array are less, -1 if dead, and how many equal it."""
         low, high = (self.cut(side, right) for right in (False, True))
         return [low, high - low]
 

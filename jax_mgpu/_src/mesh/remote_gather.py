@@ -244,7 +244,10 @@ def _gathered(axis: Axis, x: jax.Array, places: jax.Array, counts: jax.Array, *_
 
 
 def slots_of(places: jax.Array, ends: jax.Array, unused: jax.Array) -> jax.Array:
-    """Returns slots of global positions, from where each device's items end, and its unused slots; -1 for -1."""
+    """Returns the slots of global positions; -1 for -1.
+
+    `ends` has the global positions at which the items of each device end, and `unused` the numbers of unused slots.
+    """
     passed = jnp.where(places[:, None] >= ends, unused, 0).sum(axis=1, dtype=unused.dtype)
     return jnp.where(places < 0, -1, places + passed)
 

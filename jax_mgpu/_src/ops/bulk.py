@@ -42,7 +42,8 @@ def bulk_remove(
       fill_value: the value of rows past the last kept one.
       count: the number of live items of `x`, an integer scalar (default `n`).
       axis_name: remove items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Indices are
-        positions in the global array, sorted over all devices, on any of them. The default of `size` is `n`.
+        positions in the global array, sorted over all devices; they may be on other devices than their items. The
+        default of `size` is `n`.
 
     Returns:
       `[size, …]`: the kept rows, as many as fit. Over a mesh axis `(rows, count)`: the device's kept items, and
@@ -98,7 +99,8 @@ def bulk_insert(
       fill_value: the value of rows past the last one.
       count: the number of live items of `x`, an integer scalar (default `n`).
       axis_name: insert into the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
-        Indices are positions in the global array, sorted over all devices, on any of them with their values.
+        Indices are positions in the global array, sorted over all devices; they may be on any device, with their
+        values.
 
     Returns:
       `[size, …]`: the rows of both, as many as fit; `values[i]` is in front of `x[indices[i]]`. Over a mesh axis

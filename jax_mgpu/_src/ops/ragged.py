@@ -132,7 +132,7 @@ def to_dense(
         Heads are given as for `segmented_reduce`. A segment's row is on the device of its head.
 
     Returns:
-      `x` with leaves `[m, width, …]`.
+      A pytree like `x`, with leaves `[m, width, …]`.
 
     Raises:
       TypeError: heads or count are not integers, or `width` is not static.

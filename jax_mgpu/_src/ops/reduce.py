@@ -175,8 +175,8 @@ def reduce(
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
-      For each array one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or of the type
-      that `op` states above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest
+      For each array of x, one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or of the
+      type that `op` states above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest
       value (+inf). Over a mesh axis the item is the same on all devices, and an index is a position in the global
       array.
 
@@ -391,8 +391,8 @@ def segmented_reduce(
         from its first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
-      For each array `[m, ...]`; indices are positions in x, in the global array over a mesh axis, or among the
-      entries. Over a mesh axis, a segment's result is on the device that has its head.
+      A result `[m, ...]` for each array of x. Indices are positions in x, in the global array over a mesh axis, or
+      among the entries. Over a mesh axis, a segment's result is on the device that has its head.
 
     Raises:
       TypeError: as `reduce`.

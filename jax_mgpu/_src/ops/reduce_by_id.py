@@ -90,8 +90,8 @@ def reduce_by_id(
         // size`.
 
     Returns:
-      For each array `[size, ...]`; an id that no item has gets the operator's identity. Over a mesh axis, indices are
-      positions in the global array.
+      A result `[size, ...]` for each array of x. An id that no item has gets the operator's identity. Over a mesh axis,
+      indices are positions in the global array.
 
     Raises:
       TypeError: as `reduce`.

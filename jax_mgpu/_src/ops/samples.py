@@ -156,7 +156,7 @@ def sample_logits(
       top_p: numbers from 0 to 1: keep the fewest most probable tokens whose probabilities add up to at least this.
       min_p: numbers from 0 to 1: keep tokens that are at least this probable, relative to the most probable one.
 
-    Each of these four is a scalar, or has one number for each row, `[...]`.
+    The last four arguments are scalars, or have one number for each row, `[...]`.
 
     Returns:
       `[...]` tokens, int32; -1 for a row that holds only -inf and NaN.

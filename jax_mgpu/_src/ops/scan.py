@@ -151,8 +151,8 @@ def scan(
         2^31 items or more without `jax_enable_x64`.
 
     Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, with a fixed
-    tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels. On
-    other platforms, without a compiler, and for `"logsumexp"`, a loop in plain JAX runs it.
+    tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels. A loop
+    in plain JAX runs scans by functions on other platforms, by functions that cannot be compiled, and by `"logsumexp"`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
