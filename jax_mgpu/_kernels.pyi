@@ -1,8 +1,15 @@
-# Types of the extension module that ffi/python/module.cc makes: it opens a library of kernels and reads its table.
+# Types of the extension module that ffi/python/module.cc makes: it opens a library of kernels, reads its table, and
+# runs eager calls.
 
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+
+class EagerCalls:
+    def __init__(
+        self, program: object, other: object, known: object, are_settings: tuple, settings: object, common: tuple
+    ) -> None: ...
+    def run(self, arg0: tuple, arg1: dict, /) -> object: ...
 
 class Library:
     def __init__(self, path: str | os.PathLike) -> None: ...

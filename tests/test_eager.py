@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +117,7 @@ def test_values_of_the_host_are_those_of_each_call():
         mgpu.lookup(keys, keys, (keys * 10).astype(np.int32), default=2**70)
 
 
-@pytest.mark.parametrize("n", [3, eager.MAX_COMPARED + 1])
+@pytest.mark.parametrize("n", [3, 5000])
 def test_arrays_of_the_host_fit(n):
     """A program takes 64-bit integers of the host as they are, but none that JAX would cut."""
     for dtype, beyond in (np.int64, 2**31), (np.int64, -(2**31) - 1), (np.uint64, 2**32):
@@ -128,6 +129,23 @@ def test_arrays_of_the_host_fit(n):
             mgpu.sort(np.where(x == 1, np.array(beyond, dtype), x))
         with pytest.raises(ValueError, match="lookup: values: expected integers that fit"):
             mgpu.lookup(x, x, np.where(x == 1, np.array(beyond, dtype), x), default=1)
+        rows = np.stack([x, x]).T  # not contiguous
+        np.testing.assert_array_equal(mgpu.take(rows, x), rows[::-1])
+        rows[-1, 1] = beyond
+        with pytest.raises(ValueError, match="take: x: expected integers that fit"):
+            mgpu.take(rows, x)
+
+
+def test_calls_without_the_module(monkeypatch):
+    """A package without kernels has no `EagerCalls`."""
+    monkeypatch.setattr(eager, "EagerCalls", None)
+    lookup = eager.jit_eager()(inspect.unwrap(mgpu.lookup))
+    host, x = np.arange(5), jnp.arange(5)
+    with compilations() as programs:
+        for i in range(4):
+            np.testing.assert_array_equal(lookup(host + i, host, x, default=-i), [*host[i:], *[-i] * i])
+            np.testing.assert_array_equal(lookup(x, x, x), host)
+    assert len(programs) == 2
 
 
 def test_unknown_arguments():

@@ -1,4 +1,4 @@
-// The Python module `_kernels`: opens a library of kernels and reads its table (runtime/library.h).
+// The Python module `_kernels`: opens a library of kernels, reads its table (runtime/library.h), and runs eager calls.
 #include <dlfcn.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "python/eager_calls.h"
 #include "runtime/library.h"
 #include "runtime/plan.h"
 
@@ -194,15 +195,21 @@ class Library {
 
 NB_MODULE(_kernels, module) {
   using namespace nb::literals;
+  using mgpu::EagerCalls;
   using mgpu::Library;
   nb::set_leak_warnings(false);  // an open library stays for the life of the process
-  module.doc() = "Opens the libraries of kernels, and reads their tables.";
+  module.doc() = "Opens the libraries of kernels, reads their tables, and runs eager calls.";
 
   if (const nb::handle known = nb::type<Library>();
       known.is_valid()) {  // a second import, after the package was dropped
     module.attr("Library") = known;
+    module.attr("EagerCalls") = nb::type<EagerCalls>();
     return;
   }
+  nb::class_<EagerCalls>(module, "EagerCalls", "The calls of a public function outside of programs.")
+      .def(nb::init<nb::object, nb::object, nb::object, const nb::tuple&, nb::object, const nb::tuple&>(), "program"_a,
+           "other"_a, "known"_a, "are_settings"_a, "settings"_a, "common"_a)
+      .def("run", &EagerCalls::run, "Runs a call, given its positional and named arguments.");
   nb::class_<Library>(module, "Library", "A plain shared library of kernels, the same for every Python.")
       .def(nb::init<const std::filesystem::path&>(), "path"_a)
       .def_prop_ro("path", &Library::path)

@@ -441,6 +441,14 @@ def axes_bound(name: AxisName) -> Callable[[], AbstractContextManager[Any]]:
     return bound
 
 
+# JAX's options for `EagerCalls` of ffi/python/eager_calls.h. The last two come with their values outside of programs.
+OPTIONS = (
+    *(_config.enable_x64, _config.disable_jit),
+    *(_core.trace_state_strong_ref, _core.eval_trace),
+    *(_core.axis_env_state, _core.top_axis_env),
+)
+
+
 def has_64_bits() -> bool:
     """Whether `jax_enable_x64` is on."""
     return bool(_config.enable_x64.value)

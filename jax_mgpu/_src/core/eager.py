@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import itertools
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 from jax.tree_util import tree_flatten  # faster than jax.tree.flatten
 
 from jax_mgpu._src.core.compat import (
+    OPTIONS,
     ArrayImpl,
     InconclusiveSize,
     PyTreeDef,
@@ -37,10 +37,22 @@ from jax_mgpu._src.core.compat import (
     is_within_program,
 )
 
+try:
+    from jax_mgpu._kernels import EagerCalls
+except ImportError:  # a package without kernels
+    EagerCalls = None  # type: ignore[assignment, misc]
+
+# The types of arrays from the host, and what JAX makes of them without `jax_enable_x64`.
+NARROW = "bool int8 int16 int32 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()  # noqa: SIM905
+WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+DTYPES = {jnp.dtype(given): jnp.dtype(made) for given, made in [*zip(NARROW, NARROW, strict=True), *WIDE.items()]}
+# A `Width` of ffi/python/eager_calls.h for each.
+WIDTHS = {given: 0 if given is made else {"i": 1, "u": 2}.get(given.kind, 3) for given, made in DTYPES.items()}
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# `_Public.calls` only has calls whose settings and numbers have these types.
-PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
+# Python numbers, which `_Step` keeps on the device.
+NUMBERS = frozenset([bool, int, float])
 
 # At most so many programs are kept if sizes or functions are always new.
 MAX_PROGRAMS = 4096
@@ -55,34 +67,12 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
-        public = _Public(function, static)
-        program, settings = public.program, public.static
+        run = _Public(function, static).calls()
 
         @functools.wraps(function)
         def call(*positional: Any, **named: Any) -> Any:
-            if not is_eager() and is_within_program():
-                return public.within_program(positional, named)
             try:
-                for name, value in named.items():
-                    if type(value) not in PLAIN_SETTINGS if name in settings else not _is_kept(value):
-                        break
-                else:
-                    for value in positional:
-                        if type(value) is not ArrayImpl:
-                            are_plain = public.are_plain(positional)
-                            break
-                    else:  # the usual call takes the least time
-                        are_plain = True
-                    if are_plain:
-                        return program(*positional, **named) if named else program(*positional)
-                if named.get("axis_name") is not None or not compiles():
-                    return public.within_program(positional, named)
-                key, leaves = public.key_of(positional, named)
-                found = public.calls.get(key)
-                if found is None:
-                    return public.run(positional, named, key)
-                run, order = found
-                return run(*leaves) if order is None else run(*[leaves[i] for i in order])
+                return run(positional, named)
             except Exception as error:
                 _forget_notes(error)
                 raise
@@ -97,54 +87,22 @@ class _Public:
         self.function, self.static = function, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
-        self.are_static = [name in static for name in self.names]
-        # The program of calls with arrays and plain settings.
-        self.program = jax.jit(function, static_argnames=tuple(static))
-        # Programs of other calls with arrays, numbers and plain settings, by `key_of`. A program may come with the
-        # order in which it takes the leaves.
-        self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
+        # The programs of calls with values that the host converts, by keys of `EagerCalls`, with their `sources`.
+        self.known: dict[Any, tuple[Callable[..., Any], Sequence[Any]]] = {}
 
-    def are_plain(self, positional: Sequence[Any]) -> bool:
-        """Whether all arguments are plain settings, or what a program takes as it is."""
-        for value, is_static in zip(positional, self.are_static):  # noqa: B905 - `strict=` takes time
-            if type(value) not in PLAIN_SETTINGS if is_static else not _is_kept(value):
-                return False
-        return True
+    def calls(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        """Returns a function that runs each call, given its positional and named arguments."""
+        if EagerCalls is None:
+            return self.run
+        program = jax.jit(self.function, static_argnames=tuple(self.static))
+        are_settings = tuple([name in self.static for name in self.names])
+        common = ArrayImpl, np.ndarray, WIDTHS, *OPTIONS
+        return EagerCalls(program, self.run, self.known, are_settings, self.static, common).run
 
-    def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Calls the function itself; errors of unknown sizes name it."""
-        try:
-            return self.function(*positional, **named)
-        except (InconclusiveSize, UnknownSizeError) as error:  # the error names the outermost function
-            given = {**dict(zip(self.names, positional, strict=False)), **named}
-            raise unknown_size(self.function.__name__, given, error) from error
-
-    def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-        """Returns the key of a call and its leaves, fast; the key is None if an argument is not plain."""
-        key: list[Any] = [len(positional), has_64_bits()]
-        leaves, static = [], self.static
-        for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as above
-            kind = type(value)
-            if kind is ArrayImpl:
-                aval = value.aval
-                key += name, aval.shape, aval.dtype
-                leaves.append(value)
-            elif value is None or name in static:
-                if kind not in PLAIN_SETTINGS:
-                    return None, ()
-                key += name, kind, value
-            elif kind is np.ndarray:
-                key += name, value.shape, value.dtype, _is_kept(value)
-                leaves.append(value)
-            elif kind in NUMBERS and not (kind is int and value.bit_length() > 63):
-                key += name, kind
-                leaves.append(value)
-            else:
-                return None, ()
-        return tuple(key), leaves
-
-    def run(self, positional: Sequence[Any], named: Mapping[str, Any], found_by: object) -> Any:
-        """Runs a call, and stores it for later ones."""
+    def run(self, positional: Sequence[Any], named: Mapping[str, Any], found_by: object = None) -> Any:
+        """Runs any call; with a key of `EagerCalls`, stores the program for later ones."""
+        if (not is_eager() and is_within_program()) or named.get("axis_name") is not None or not compiles():
+            return self.within_program(positional, named)
         function, static = self.function, self.static
         given = {**dict(zip(self.names, positional, strict=False)), **named}
         names = [name for name in self.names if name in given]
@@ -164,10 +122,19 @@ class _Public:
         if found_by is not None:
             kept = [name for name, value in given.items() if value is not None]
             order = sorted(range(len(kept)), key=lambda i: names.index(kept[i]))
-            if len(self.calls) >= MAX_PROGRAMS:
-                self.calls.clear()
-            self.calls[found_by] = program.call, None if order == [*range(len(kept))] else order
+            if len(self.known) >= MAX_PROGRAMS:
+                self.known.clear()
+            is_usual = not program.checks and order == [*range(len(kept))]
+            self.known[found_by] = (program.run, program.sources) if is_usual else (program.call, tuple(order))
         return program.call(*leaves)
+
+    def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Calls the function itself; errors of unknown sizes name it."""
+        try:
+            return self.function(*positional, **named)
+        except (InconclusiveSize, UnknownSizeError) as error:  # the error names the outermost function
+            given = {**dict(zip(self.names, positional, strict=False)), **named}
+            raise unknown_size(self.function.__name__, given, error) from error
 
 
 class HostChecked:
@@ -279,7 +246,7 @@ class _Step:
 
     def __init__(self, conversion: _Conversion, place: int):
         self.convert, self.static, self.place = conversion.convert, conversion.static, place
-        self.numbers: dict[str, Any] = {}  # by text, which tells 1 from True, and 0.0 from -0.0
+        self.numbers: dict[Any, Any] = {}  # all are of one type; zeros are found by text, which tells 0.0 from -0.0
 
     @classmethod
     def of(cls, conversion: _Conversion) -> Callable[[Sequence[Any]], Any]:
@@ -291,17 +258,17 @@ class _Step:
         leaf = leaves[self.place]
         if type(leaf) not in NUMBERS:
             return self.convert(leaf, *self.static)
-        text = repr(leaf)
-        known = self.numbers.get(text)
+        number = leaf or repr(leaf)
+        known = self.numbers.get(number)
         if known is not None:
             return known
         converted = self.convert(leaf, *self.static)
-        if text in self.numbers and is_eager():
-            converted = self.numbers[text] = jax.device_put(converted)
+        if number in self.numbers and is_eager():
+            converted = self.numbers[number] = jax.device_put(converted)
         else:
             if len(self.numbers) >= MAX_NUMBERS:
                 self.numbers.clear()
-            self.numbers[text] = None
+            self.numbers[number] = None
         return converted
 
 
@@ -367,6 +334,9 @@ class _Program:
         self.checks = [conversion for conversion, gives in noted.conversions.items() if not gives]
         conversions = [conversion for conversion, gives in noted.conversions.items() if gives]
         self.steps = [_Step.of(conversion) for conversion in conversions]
+        # Where `EagerCalls` finds operands: known numbers or what a step makes, and leaves by their places.
+        steps = [(step.place, step.numbers, step) if isinstance(step, _Step) else step for step in self.steps]
+        self.sources = (*steps, *self.operands)
         held = {name: _Weak(value) if callable(value) else value for name, value in settings.items()}
 
         def run(*operands: Any) -> Any:
@@ -448,18 +418,7 @@ def _is_kept(leaf: Any) -> bool:
         return narrow is not None
     if narrow is None or narrow.kind not in "iu":  # floats may be rounded, which some functions check
         return False
-    if leaf.size > MAX_COMPARED:
-        return not np.count_nonzero(leaf.astype(narrow) != leaf)
-    is_same: bool = leaf.astype(narrow).astype(dtype).tobytes() == leaf.tobytes()
-    return is_same
-
-
-# The types of arrays from the host, and what JAX makes of them without `jax_enable_x64`.
-NARROW = "bool int8 int16 int32 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()  # noqa: SIM905
-WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
-DTYPES = {jnp.dtype(given): jnp.dtype(made) for given, made in [*zip(NARROW, NARROW, strict=True), *WIDE.items()]}
-# Up to this size, to compare bytes takes half the time of comparing arrays.
-MAX_COMPARED = 4096
+    return not np.count_nonzero(leaf.astype(narrow) != leaf)
 
 
 def _kind(leaf: object) -> Any:
