@@ -17,6 +17,7 @@ import jax_mgpu as mgpu
 import jax_mgpu.numpy as mnp
 import jax_mgpu.ops
 from jax_mgpu._src import drop_in
+from jax_mgpu._src.core.compat import evaluate
 from tests import dropin
 
 # Each of these calls compiles at least two sorts.
@@ -239,3 +240,63 @@ def test_on_a_mesh(devices, kind):
     with jax.set_mesh(mesh):
         for function in (sort, jax.shard_map(sort, mesh=mesh, in_specs=spec, out_specs=spec)):
             assert jax.jit(function)(x).tolist() == np.sort(ROWS, axis=1).tolist()
+
+
+PER_DEVICE = {
+    "argsort": lambda np, x: np.argsort(x, axis=1),
+    "cumprod": lambda np, x: np.cumprod(x[:, :40], axis=1),
+    "histogram": lambda np, x: np.histogram(x)[0],
+    "intersect1d": lambda np, x: np.intersect1d(x, x[:1], size=300),
+    "isin": lambda np, x: np.isin(jnp.asarray(ROWS), x),
+    "lexsort": lambda np, x: np.lexsort((jnp.asarray(INTEGERS), x[0])),
+    "median": lambda np, x: np.median(x[:, :400], axis=1),
+    "quantile": lambda np, x: np.quantile(jnp.asarray(ROWS), x[0, :2] ** 2 % 1, axis=1).T,
+    "searchsorted": lambda np, x: np.searchsorted(jnp.sort(jnp.asarray(ROWS[0])), x),
+    "setdiff1d": lambda np, x: np.setdiff1d(jnp.asarray(ROWS[0]), x, size=300),
+    "setxor1d": lambda np, x: np.setxor1d(x[0], x[1], size=300),
+    "top_k": lambda np, x: (jax.lax.top_k if np is jnp else np.top_k)(x, 7),
+    "union1d": lambda np, x: np.union1d(jnp.asarray(ROWS[0]), x, size=300),
+    "unique": lambda np, x: np.unique(x[0].astype(int), size=300, return_inverse=True, return_counts=True),
+}
+
+
+@pytest.mark.parametrize("name", PER_DEVICE)
+def test_within_shard_map(devices, name):
+    """Kernels run on each device, also where values that vary over the mesh meet values that do not."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:2])
+    spec = jax.sharding.PartitionSpec("x")
+
+    def results(module):
+        function = jax.shard_map(lambda x: PER_DEVICE[name](module, x), mesh=mesh, in_specs=spec, out_specs=spec)
+        return jax.tree.map(np.asarray, jax.jit(function)(ROWS))
+
+    with dropin.kernels_everywhere():
+        got = results(mnp)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(results(jnp)), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_bins_do_not_vary_over_a_mesh(devices):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:2])
+    spec = jax.sharding.PartitionSpec("x")
+
+    def edges(x):
+        return mnp.histogram(x, jnp.arange(9.0))[1]
+
+    with dropin.kernels_everywhere():
+        got = jax.jit(jax.shard_map(edges, mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec()))(ROWS)
+    assert got.tolist() == list(range(9))
+
+
+def test_a_program_traced_elsewhere_runs_within_shard_map(devices):
+    """Its numbers vary as its arrays do."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:2])
+    spec = jax.sharding.PartitionSpec("x")
+    closed = jax.make_jaxpr(lambda x, y: jnp.where(x > 1.0, 2.0 * x + 1.0, jnp.clip(y, 0.5, 2.0)))(1.0, 2.0)
+
+    def run(x):
+        return evaluate(closed.jaxpr, closed.consts, x[0], 0.0)[0][None]
+
+    got = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec))(jnp.arange(2.0) + 1.0)
+    assert got.tolist() == [0.5, 5.0]

@@ -107,6 +107,32 @@ def vary_as(x: jax.Array, *like: object) -> jax.Array:
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
 
+def is_varying(x: object) -> bool:
+    """Whether shard_map tracks what varies, and the value or aval varies over a manual axis."""
+    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    return bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
+
+
+def varying_alike(functions: Sequence[Callable[[], Any]], *like: object) -> list[Callable[[], Any]]:
+    """Returns functions whose results vary over manual axes if they do in any of the functions.
+
+    They then vary as the others. JAX's own results may be typed as varying too little: the indices of a sort do.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return list(functions)
+    kinds = [list(map(is_varying, jax.make_jaxpr(function)().out_avals)) for function in functions]
+    vary = [any(column) and not all(column) for column in zip(*kinds, strict=True)]
+
+    def alike(function: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            leaves, structure = flatten(function())
+            return structure.unflatten([vary_as(x, *like) if on else x for x, on in zip(leaves, vary, strict=True)])
+
+        return call
+
+    return list(map(alike, functions))
+
+
 def transposed(function: Callable[[jax.Array], jax.Array], like: Any, cotangent: jax.Array, *captured: object) -> Any:
     """Returns the cotangent of a linear function's operand, which has the shape and dtype of `like`.
 
@@ -209,7 +235,7 @@ def evaluate(
     def step(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         if equation.primitive.name in ("jit", "pjit"):
             called = equation.params["jaxpr"]
-            return evaluate(called.jaxpr, called.consts, *reconcile_vma(operands), rules=rules)
+            return evaluate(called.jaxpr, called.consts, *operands, rules=rules)
         rule = (rules or {}).get(equation.primitive.name)
         replaced = None if rule is None else rule(equation.params, *operands)
         return evaluate_equation(jaxpr, equation, operands) if replaced is None else replaced
@@ -244,6 +270,12 @@ def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any])
     if equation.primitive.name == "pvary":  # operands already vary
         return list(operands)
     given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
+    if any(map(is_varying, given.values())):  # then literals must vary too
+        named: list[Any] = [Var(var.aval) if isinstance(var, Literal) else var for var in equation.invars]
+        equation = equation.replace(invars=named)
+        given = {
+            var: x if var in given else jnp.asarray(x, var.aval.dtype) for var, x in zip(named, operands, strict=True)
+        }
     alone = jaxpr.replace(constvars=[], invars=list(given), outvars=equation.outvars, eqns=[equation])
     return jax.core.eval_jaxpr(alone, [], *reconcile_vma(list(given.values())))
 
@@ -424,9 +456,8 @@ def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array, *, til
     `index` is the device's own index, which varies if shard_map tracks what varies. If it tracks nothing, cotangents of
     the result differ between devices, and the transpose must add them.
     """
-    aval = jax.typeof(index)
-    tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
-    gathered: jax.Array = jax.lax.all_gather(x, axis_name, tiled=tiled, to="invarying" if tracked else "varying")
+    to = "invarying" if is_varying(index) else "varying"
+    gathered: jax.Array = jax.lax.all_gather(x, axis_name, tiled=tiled, to=to)
     return gathered
 
 
