@@ -67,7 +67,7 @@ def main(calls: int) -> int:
         print("Functions run in plain JAX here: there are no kernels to compile.")
     columns = (
         "traced + compiled (of it kernels) + run = first call",
-        "compiled from the disk (of it kernels)",
+        "compiled, with kernels read from the disk (of it kernels)",
         "chains of small calls",
     )
     print("call: " + " | ".join(columns))

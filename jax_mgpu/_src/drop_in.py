@@ -51,7 +51,10 @@ class Signed:
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an array, or a number other than an integer: equal floats may differ in their bits."""
+        """Whether this is an array, or a number other than an integer.
+
+        Other values become part of a program's key, which floats may not: equal floats may differ in their bits.
+        """
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 
@@ -68,7 +71,7 @@ class Call:
             raise AttributeError(name) from None
 
     def gives_only(self, *names: str) -> bool:
-        """Whether all other arguments, newer JAX's too, have their defaults."""
+        """Whether all other arguments have their defaults, also those that newer versions of JAX add."""
         others = {name: value for name, value in self._arguments.items() if name not in names}
         return all(value is self._function.defaults[name] for name, value in others.items())
 

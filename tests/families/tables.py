@@ -208,7 +208,7 @@ def asof(shape: Shape) -> Call:
     n_a, n_b = (min(n, 1500) for n in (shape.size(), shape.size()))
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     groups = shape.choice((None, None, ("int8",), ("int32",), ("uint16",), ("float32", "uint16")))
-    # Groups span fewer or more values than the kernels' table holds.
+    # Groups are up to 30,000 apart; the kernels have a table for those within 12,288 (`kGroupTable`).
     spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1
     is_sorted, tolerance, overflows = shape.flag(), shape.choice((None, 0, 3)), shape.flag(0.2)
     exact = not shape.flag(0.3)

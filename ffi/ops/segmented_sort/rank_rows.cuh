@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         limit[r][i] = static_cast<Word>(mine[i] + earlier);
-        at[r][i] = earlier && limit[r][i] == 0 ? high[r] : start;  // all codes are below the largest word
+        at[r][i] = earlier && limit[r][i] == 0 ? high[r] : start;  // mine + 1 has wrapped: no code exceeds mine
       }
     }
   }

@@ -3,8 +3,8 @@
 Values that depend on one of the comparator's two items become columns, computed once per item; values that depend on
 both are left for the comparisons. If the comparator only compares columns one after the other, the order is that of a
 tuple of keys, for which there are kernels. If it does more, the comparisons are rewritten for scalars, as XLA's sort
-requires. Comparators that cannot be written so, such as those with a loop over both items, are sorted by merges, in
-which all items of a run search the other run at once.
+requires. With a comparator that cannot be rewritten, such as one with a loop over both items, runs of items are merged
+in rounds; in each round, all items of the first of two runs search the second one at the same time.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class _Value:
 
     Args:
       origin: the items on which it depends: 0, `FIRST`, `SECOND` or `BOTH`.
-      number: an id, equal for one function of the first and of the second item.
+      number: an id. A function of the first item and the same function of the second one have equal ids.
       constant: its value, if known.
     """
 
@@ -259,7 +259,10 @@ class _Step:
 
 
 class _Comparison:
-    """A comparator: steps for an item, steps for a pair, and columns from items to pairs."""
+    """A comparator in parts.
+
+    These are steps that use one item, steps that use both, and columns: values that the latter take from the former.
+    """
 
     def __init__(self, closed: ClosedJaxpr, leaves: int):
         self.captured: dict[Any, Any] = {}
@@ -337,7 +340,7 @@ class _Comparison:
                 values.update((x.number, result) for x, result in zip(step.outputs, results, strict=True))
             return [values[number] for number in self.passed]
 
-        # Captured values are arguments, as is everything with a sharding.
+        # `automatic_batches` needs all arrays that may have a sharding as arguments, so captured values are among them.
         of_all = automatic_batches(jax.vmap(passed, in_axes=(0, None)))
         columns = []
         for x in of_all(list(leaves), list(self.captured.values())):
@@ -438,7 +441,7 @@ def _structural_key(x: Any) -> Any:
 
 
 def _taken_apart(value: Any) -> np.ndarray:
-    """Returns the scalars of an array, with its dtype."""
+    """Returns an array of objects: the elements of an array, each with the dtype of the array."""
     scalars = np.empty(value.shape, object)
     for index in np.ndindex(*value.shape):
         scalars[index] = value[index]

@@ -85,8 +85,8 @@ class Ragged:
 
     Raises:
       TypeError: offsets are not integers.
-      ValueError: an argument's shape is not one of the above, or the host knows offsets out of order, or rows past the
-        last item.
+      ValueError: an argument's shape is not one of the above; or, if the host knows the values, offsets do not start at
+        0 or are out of order, or a row ends past the last item.
 
     Attributes:
       values: the items.
@@ -256,7 +256,7 @@ class Ragged:
 
     @classmethod
     def from_awkward(cls, array: Any) -> Ragged:
-        """The lists of an Awkward Array as rows; records become dicts or tuples of numbers. Not within `jit`."""
+        """The lists of an Awkward Array as rows; records become dicts or tuples of arrays. Not within `jit`."""
         return cls(*awkward_parts("Ragged.from_awkward", array))
 
     @classmethod
@@ -411,7 +411,7 @@ class Ragged:
             return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
         if other.shape[0] != len(self):
             raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
-        # Items in no row get a row's entry, or 1: a division by 0 would spoil derivatives.
+        # Items past the last row get 1: a division by 0 would make derivatives NaN. Those in gaps get a row's entry.
         items = interval_expand(other, self.heads, self.capacity, total=self.count, fill_value=1)
 
         def with_row(x: jax.Array) -> jax.Array:
@@ -481,7 +481,7 @@ class Ragged:
         return self.with_values(indices) - self.heads.astype(indices.dtype)
 
     def top_k(self, k: int, *, largest: bool = True) -> TopK:
-        """The first k items of each row: see `segmented_top_k`."""
+        """The k largest items of each row, or the smallest ones: see `segmented_top_k`."""
         return segmented_top_k(self._array("top_k"), self.segments, k, largest=largest)
 
     def quantile(self, q: ArrayLike) -> jax.Array:
