@@ -112,7 +112,7 @@ SHORT_ROW = 16  # for shorter rows, JAX's top_k is faster on a GPU, unless they 
 
 
 def _row(call: Call) -> int:
-    """Returns a row's number of items; if there are many rows, at least SHORT_ROW."""
+    """Returns a row's number of items; if the array has 2^14 items or more, at least SHORT_ROW."""
     shape = getattr(call.operand, "shape", ())
     if not (_is_size(call.axis) and -len(shape) <= call.axis < len(shape)):
         return 0
@@ -316,7 +316,7 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
 
 
 def _finds(call: Call) -> bool:
-    """Whether kernels find the nonzero items. JAX ignores the fill value of no items, and fills with 0."""
+    """Whether kernels find the nonzero items. For an array without items, JAX fills with 0."""
     fill = call.fill_value
     return (
         call.a.size > 0 < call.a.ndim

@@ -17,7 +17,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kJoinThreads = 1024;
 constexpr int kJoinLeastLanes = 8;     // the fewest lanes of a tile
 constexpr int kJoinSerial = 16;        // tiles of a segment that a lane joins; if there are more, the whole block does
-constexpr uint32_t kNoEntry = 0xffff;  // the entry of an end that closes no result
+constexpr uint32_t kNoEntry = 0xffff;  // in place of a result's number, for an end that closes none
 static_assert(kReduceRowsStagedBytes / 4 < kNoEntry);
 
 template <typename Operator>
@@ -197,7 +197,7 @@ __device__ __forceinline__ void store_result(const RowReduction<Operator>& reduc
   }
 }
 
-// The columns may be in different groups.
+// The weights of a lane's columns, which may be in different groups.
 template <int kVector, typename Operator>
 struct LaneWeights {
   using Element = typename Operator::Element;
@@ -238,9 +238,9 @@ struct Walk {
   const RowReduction<Operator>& reduction;
   const Operator& op;
   const LaneColumns columns;
-  const uint32_t* ends;  // the tile's ends: the number of items before each, with its entry in the upper bits
+  const uint32_t* ends;  // for each end of the tile: the items before it and, in the upper bits, its result
   State* opening;        // in shared memory, a place for each thread: the states of the first segment that is closed
-  int64_t first_result;  // the lane's first element in the results of the entry to which those of `ends` are relative
+  int64_t first_result;  // the lane's first element in the result from which those in `ends` are counted
   int first_end;
   int last_end;
   int end;
@@ -318,7 +318,7 @@ struct TileProblems {
   static constexpr int kMostUnits = 1 << 16;
 };
 
-// Lists the tile's ends (Walk::ends). Returns the entry to which the ends' entries are relative.
+// Lists the tile's ends (Walk::ends). Returns the number of the result from which those of the ends are counted.
 template <typename Operator>
 __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
                                              uint32_t* ends) {
@@ -593,7 +593,7 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
   }
 }
 
-// Reduces tiles of rows. All tiles of a slice come before the tiles of the next slice, so that a slice of a table that
+// Reduces tiles of rows. All tiles of a slice of columns come before those of the next, so that a slice of a table that
 // is read by index stays in the L2 cache.
 template <Weights kWeights, typename Operator>
 __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)

@@ -133,7 +133,7 @@ struct TileDescriptor {
   int64_t listed;
   int64_t first_tile;       // the tile in which the segment starts
   int rounds;               // the rounds that the segment takes, or kByDigits
-  int32_t is_left_out = 0;  // 1: the long segment that first starts a tile here overlaps others, and is not sorted
+  int32_t is_left_out = 0;  // 1: the long segment in which this tile starts first overlaps others; it is not sorted
 
   MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
 };

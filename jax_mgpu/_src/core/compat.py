@@ -216,7 +216,7 @@ def def_unused(primitive: Primitive, rule: Callable[[list[bool], JaxprEqn], Jaxp
     """Sets how an equation gives up results that a program does not use; at least one is used."""
 
     def remove(used: list[bool], *of_jax: Any) -> tuple[list[bool], JaxprEqn | None]:
-        *_, equation = of_jax  # JAX 0.12 passes which operands are read later, before the equation
+        *_, equation = of_jax  # before the equation, JAX 0.12 passes which operands are read later
         is_used = any(used)
         return [is_used] * len(equation.invars), rule(used, equation) if is_used else None
 
@@ -472,7 +472,7 @@ def axes_bound(name: AxisName) -> Callable[[], AbstractContextManager[Any]]:
     return bound
 
 
-# JAX's options for `EagerCalls` of ffi/python/eager_calls.h. The last two come with their values outside of programs.
+# What `EagerCalls` of ffi/python/eager_calls.h reads: two options, and two states with their values outside of jit.
 OPTIONS = (
     *(_config.enable_x64, _config.disable_jit),
     *(_core.trace_state_strong_ref, _core.eval_trace),

@@ -111,7 +111,7 @@ class Leaf:
       argument: its name in errors.
       x: the array for kernels, `[n]` or `[n, width]`.
       kind: the kernels' operator.
-      wide: whether sums and products are wider than items, as means of 16-bit floats and narrow integers need.
+      wide: whether results are wider than items: sums for means of 16-bit floats, sums and products of narrow integers.
       mean: whether to divide sums by numbers of items.
       trailing: the shape of an item.
       dtype: the dtype of the results.

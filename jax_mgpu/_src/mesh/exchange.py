@@ -28,8 +28,8 @@ MOST_UPDATES = 1023
 LINE_ITEMS = 32
 # For more devices, XLA:GPU uses NCCL, with an operation per update.
 MAX_RAGGED = 8
-# Devices that share their memory each do a whole operation on at most so many slots in all. Programs then compile in a
-# third of the time. For 2^20 items over four CPU devices, sorts in this form take six times as long as in the other.
+# For at most so many slots in all, each of the devices that share their memory does a whole operation. Programs then
+# compile in a third of the time. But sorts of 2^20 items would take six times as long on four CPU devices.
 FEW_ITEMS = 1 << 16
 
 

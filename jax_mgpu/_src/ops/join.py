@@ -151,9 +151,9 @@ def join(
       aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device. Each
         device gets the rows that its own rows of a make, so nothing moves, unless kind is right or outer.
 
-    Returns: A `JoinResult`: int32 indices (int64 if an input can hold 2^31 items), -1 past the count. `count` is int64
-      if the product of the lengths reaches 2^31 and `jax_enable_x64` is on; without it, a count that int32 cannot hold
-      is given as 2^31 - 1.
+    Returns: A `JoinResult`: int32 indices (int64 for an input of 2^31 items or more), -1 past the count. `count` is
+      int64 if the product of the lengths plus their sum reaches 2^31 and `jax_enable_x64` is on; without it, a count
+      that int32 cannot hold is given as 2^31 - 1.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
@@ -222,7 +222,7 @@ def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
 
 
 def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool, size: int) -> JoinResult:
-    """Joins long tables, on a GPU by buckets if b's are short enough."""
+    """Joins long tables, on a GPU by buckets if the buckets of b are short enough."""
     n_a, n_b = tables.lengths
 
     def by_order() -> JoinResult:
@@ -248,8 +248,8 @@ def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> Join
     """Joins keys in any order.
 
     Rows of long tables are found in the order of keys, then sorted. An H200 joins two tables of 2^26 rows into 2^25 in
-    2.0 ms; bringing partners back to all rows of a took 6.2 ms. The sort would not keep the first rows if there is too
-    little room, so then `_expanded` joins.
+    2.0 ms; bringing partners back to all rows of a took 6.2 ms. With too little room, the sort would not keep the first
+    rows, so `_expanded` joins instead.
     """
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     if not is_long_permutation(n_a) or not found.null_equal or size > 2 * (n_a + n_b):

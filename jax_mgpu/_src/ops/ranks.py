@@ -97,7 +97,7 @@ def top_k(
 
     Derivatives go to the selected items. If `k` is at most a quarter of `n`, time is O(n + k log k) on random input, in
     one pass over memory; on CUDA, more than 2,048 items are then sorted by a second operation. CUDA also needs one pass
-    for any `k` up to 64 in rows of up to 2,048 items, in a batch that `vmap` makes. In all other cases, the items are
+    for any `k` up to 64 if `n` is at most 2,048, as in a batch that `vmap` makes. In all other cases, the items are
     sorted.
 
     Example:
@@ -194,9 +194,9 @@ class _TopK(Operation):
     """A selection. CUDA sorts where that is faster."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or a batch has short rows and k is large for them.
+        """Whether k is too large for the kernels, or large for the short rows of a batch, or 1.
 
-        A reduction finds the first item alone.
+        A reduction finds a single item.
         """
         n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
         if platform == "cuda" and _is_short(n, k):
@@ -235,7 +235,10 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
 
 
 def _is_extremum(dtype: DTypeLike, k: int, largest: bool) -> bool:
-    """Whether argmax or argmin finds the first item: argmin takes a NaN first, the largest item here."""
+    """Whether argmax or argmin finds the first item.
+
+    Of floats, argmin does not: it prefers a NaN, which is the largest item here.
+    """
     return k == 1 and (largest or jnp.issubdtype(dtype, jnp.integer))
 
 

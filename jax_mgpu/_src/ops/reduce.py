@@ -167,8 +167,9 @@ def reduce(
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, a position is that in the global array.
       dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
-        it too, including sums and products of integers, except for indices and the bools of `"any"` and `"all"`. Means,
-        variances and medians need a float dtype. A function `op` accepts no `dtype`.
+        it too, including sums and products of integers, except for indices, the numbers of `"nunique"` and `"count"`,
+        and the bools of `"any"` and `"all"`. Means, variances and medians need a float dtype. A function `op` accepts
+        no `dtype`.
       ddof: the static number that `"var"` and `"std"` subtract from the number of items before they divide by it: 0, or
         1 for an estimate from a sample.
       commutative: a promise that a function `op` commutes, which may be faster.
@@ -400,9 +401,9 @@ def segmented_reduce(
 
     Time is O(n + m) for any lengths of the segments: items and segment ends are consumed in equal tiles (merge path, as
     in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`, rows are
-    read in place and not gathered first, except for functions, `map`, indices of extrema, and the names that `reduce`
-    lists from `"var"` on. The derivative by x adds up rows by index in a fixed order, in float32 or wider; the
-    derivative by a weight is a dot of rows.
+    read in place and not gathered first. Gathered first are those of functions, `map`, `"argmin"`, `"argmax"`, `"var"`,
+    `"std"`, `"median"`, `"nunique"`, `"count"`, `"first"`, `"last"`, and names that begin with `nan`. The derivative by
+    x adds up rows by index in a fixed order, in float32 or wider; the derivative by a weight is a dot of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -696,7 +697,7 @@ def _logsumexp_weights(
     """Returns each item's share of the sum of exponentials; 0 in no segment.
 
     `exact` is rounded, so exponentials of the differences do not add up to 1 (3% off at 1e6), and are divided by their
-    sum. An infinite item has the share NaN, all others 0. A NaN makes all shares NaN.
+    sum. An item of +inf has the share NaN, all others 0. A NaN makes all shares NaN.
     """
     shift = jax.lax.stop_gradient(where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0

@@ -100,8 +100,8 @@ def reduce_by_id(
     Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
     matter (sums of integers, minima, maxima, their indices, bitwise operators). Sums of floats of at most 32 bits also
     take O(n + size), if an id has about ten items and rows are short: they are added as integers, exactly, and rounded
-    once. Up to 46 KB of other results are combined in the memory of each warp, and then in the order of the warps.
-    Otherwise ids are sorted, and rows are read in that order.
+    once. Other results, if they take up to 46 KB in all, are combined in the memory of each warp, and then in the order
+    of the warps. Otherwise ids are sorted, and rows are read in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

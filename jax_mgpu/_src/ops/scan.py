@@ -60,7 +60,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
 
-# The columns of smaller problems in a batch are scanned as rows of the transposed array.
+# In a batch, problems with fewer items are transposed, and their columns scanned as rows.
 LEAST_ROW_ITEMS = 1024
 
 
@@ -118,8 +118,9 @@ def scan(
     Args:
       x: an array `[n, ...]` or a pytree of such arrays: see `reduce`.
       op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
-        items: see `reduce`. A scan takes the names up to `"logsumexp"` in the list there. Sums and products of integers
-        have the array's type, as those of `jnp.cumsum` do.
+        items: see `reduce`. A scan does not take `"var"`, `"std"`, `"median"`, `"nunique"`, `"count"`, `"first"`,
+        `"last"`, and names that begin with `nan`. Sums and products of integers have the array's type, as those of
+        `jnp.cumsum` do.
       exclusive: leave out the position's own item; the first result is the identity.
       reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
         the end first.
@@ -152,7 +153,7 @@ def scan(
 
     Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, with a fixed
     tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels. A loop
-    in plain JAX runs scans by functions on other platforms, by functions that cannot be compiled, and by `"logsumexp"`.
+    in plain JAX runs scans by functions elsewhere, by functions that cannot be compiled, and by `"logsumexp"`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -593,7 +594,7 @@ def _shapes(x: Aval, *, op: int, total: int) -> Sequence[Any]:
 
 
 def begins_with_item(op: Kind, dtype: DTypeLike) -> bool:
-    """Whether the operation itself takes the initial item: for sums, and if results are items without derivatives."""
+    """Whether the operation itself takes the initial item: for sums, and for integers and bools except indices."""
     return op == Kind.ADD or not (op.gives_index or jnp.issubdtype(dtype, jnp.inexact))
 
 
@@ -665,7 +666,7 @@ def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags
 def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
     """Returns the tangents of logsumexp: means of items' tangents, weighted by exponentials.
 
-    Exponentials are relative to the largest item so far; when it grows, running sums are scaled down. An infinite item
+    Exponentials are relative to the largest item so far; when it grows, running sums are scaled down. An item of +inf
     has the weight NaN and others 0, and a NaN makes all weights NaN.
     """
     wide = accumulator_dtype(dx.dtype)

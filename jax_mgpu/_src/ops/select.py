@@ -83,7 +83,7 @@ class SelectedIndices(NamedTuple):
     """The result of `select_indices`.
 
     Attributes:
-      indices: `[size]`, the positions of the kept items, in order; past `count`, `n` or the fill value.
+      indices: `[size]`, the positions of the kept items, in order. Those past `count` are `n`, or the fill value.
       count: the number of kept items, a scalar. It can exceed `size`: then `indices` has the first `size` ones.
 
     Example:

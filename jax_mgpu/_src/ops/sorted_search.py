@@ -61,8 +61,8 @@ from jax_mgpu._src.ops.argsorted import in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# If both needles and haystack are so long, a CPU sorts the needles and walks along both. That takes half the time of a
-# search for each needle, which waits for memory.
+# If both needles and haystack have at least so many items, a CPU sorts the needles and walks along both. That takes
+# half the time of a search for each needle, which waits for memory.
 CPU_LONG = 1 << 17
 
 

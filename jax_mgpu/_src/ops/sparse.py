@@ -276,7 +276,7 @@ class Csr:
         return _made(_permuted(self.values, order, back), rows, offsets, self.shape[::-1], transposed)
 
     def with_transpose(self) -> Csr:
-        """Returns the matrix with its transpose's order, by which derivatives of `A @ x` and `sddmm` are products."""
+        """Returns the matrix with its transpose's order, so that derivatives of `A @ x` and `sddmm` are products."""
         order, rows, offsets = self._transpose()
         back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
         return self._with(self.values, (order, back, rows, offsets))
@@ -541,7 +541,7 @@ def _product_by_values(cotangents: Sequence[Any], operands: Operands) -> jax.Arr
 def _dots_of_entries(
     x: jax.Array, y: jax.Array, indices: jax.Array, back: jax.Array, rows: jax.Array, *, zeroing: int
 ) -> Sequence[jax.Array]:
-    """Returns the dot of a row of x and a row of y for each entry. If it is `zeroing`, 0 of x times infinity is 0."""
+    """Returns the dot of a row of x and a row of y for each entry. With `zeroing`, 0 in x times infinity is 0."""
     exact = accumulator_dtype(x.dtype)
     own_rows = gather(rows, back, inside=True)  # -1 past the last entry
     columns = jnp.where(own_rows >= 0, indices, -1)

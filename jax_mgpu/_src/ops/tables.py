@@ -132,7 +132,7 @@ def lookup(
 
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
         return moved(by_search())
-    # Both branches below would need the same sharding.
+    # JAX requires that both branches below give the same sharding, so sharded arrays are searched.
     if not surely(lambda: 0 < m <= 2 * n) or not is_local(checked, table.keys, *leaves):
         return moved(by_search())
     # A GPU looks keys up by position only if the table of positions takes no more memory than the keys.
