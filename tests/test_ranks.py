@@ -831,7 +831,7 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Ids are uniform or all equal; there are as many bins as CUDA's kernels support, or more."""
+    """Ids are uniform or all equal; in shared memory, CUDA's kernels have counters for 12,288 bins, not for more."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1

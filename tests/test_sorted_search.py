@@ -576,7 +576,7 @@ def test_many_needles_of_every_key_type(rng, dtype, m):
         same(run(needles, haystack, side, count=np.int32(live)), expected)
 
 
-# Many of these keys have equal prefixes, or all have the same key but a few.
+# Many of these keys have equal prefixes, or there are only a few different keys.
 @pytest.mark.parametrize("keys", ["pairs", "powers", "two clusters", "few values", "dense"])
 def test_many_needles_of_64_bits(rng, keys):
     m = 300_011

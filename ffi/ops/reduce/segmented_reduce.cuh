@@ -81,7 +81,7 @@ struct TilePlaces {
   int limit;
 };
 
-// The ends that are heads of the first end's row are counted, as finding their row needs no division.
+// Ends that are heads of the first end's row are counted, because no division is needed to find their row.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
@@ -517,7 +517,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
   const int64_t tile = block_tile + threadIdx.x;
   // The kernel is bound by latency, so it loads everything at once, needed or not.
   const Sum own = open_of(tile);
-  Sum before_block = open_of(block_tile - 1);  // usually it has an end
+  Sum before_block = open_of(block_tile - 1);  // that tile usually has an end
   typename Operator::State opening = op.identity();
   int64_t end = 0;
   if (tile < reduction.tiles.tiles) {

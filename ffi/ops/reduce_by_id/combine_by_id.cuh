@@ -16,7 +16,7 @@ namespace mgpu::cuda::id_combining {
 constexpr int kThreads = 1024;
 constexpr int kMaxTaggedEntries = 8192;
 constexpr uint32_t kNobody = ~uint32_t{0};
-constexpr int64_t kMaxPartItems = int64_t{1} << 30;  // items per block; with one more row, still below 2^31
+constexpr int64_t kMaxPartItems = int64_t{1} << 30;  // items per block; with one more row, at most 2^31
 static_assert(kMaxPartItems + kMaxIdColumns <= int64_t{1} << 31);
 
 constexpr int kInFlight = 4;  // items that a thread combines at a time; as many more are loaded ahead

@@ -434,7 +434,7 @@ struct TileScan {
     return before;
   }
 
-  // A leaf of the results replaces the elements in shared memory if it is as wide.
+  // A leaf of the results replaces that of the elements in shared memory if it is as wide.
   template <int kLeaf>
   static constexpr bool replaces() {
     if constexpr (IsItem<Result>) {

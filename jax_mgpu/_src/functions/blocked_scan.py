@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# Blocks on a CPU are long, because each adds a total to scan. They are not longer, because sums of floats one after the
-# other round worse than sums by a tree.
+# On a CPU, up to MAX_IN_ONE_BLOCK items are one block. More are cut into long blocks, because each adds a total to
+# scan. They are not longer, because sums of floats one after the other round worse than sums by a tree.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
-# SHORT_BLOCK items per block in lockstep, MAX_STEPS steps per short loop: each step may be a launch.
+# Blocks scanned in lockstep have SHORT_BLOCK items. Short loops have up to MAX_STEPS steps: each may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256
-# At most so many totals of blocks are scanned by doubling. Its derivative keeps all totals per step: up to 20/64 as
-# many states as items.
+# At most so many totals of blocks are scanned by doubling. The derivative of doubling keeps all totals of each step: up
+# to 20/64 as many states as items.
 MAX_TOTALS = 1 << 20
-# A CPU's step takes STEP_BYTES of items. XLA compiles a loop whose body moves less than 1 KB as one function. In other
-# bodies each operation is a call, so steps of many items take far longer.
+# From MIN_UNROLLED items on, a CPU's step takes items of STEP_BYTES, up to MAX_UNROLLED. XLA compiles a loop whose body
+# moves less than 1 KB as one function. In other bodies each operation is a call, so long steps take far longer.
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
 # A reduction combines so many neighbours without a loop, in one pass over memory.
 GROUP = 8

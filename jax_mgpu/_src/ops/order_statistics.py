@@ -281,7 +281,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 def middle(
     dtype: DTypeLike, number: jax.Array, items_at: Callable[[Sequence[jax.Array]], Sequence[jax.Array]]
 ) -> jax.Array:
-    """Returns the medians of so many items each, given their items at several ranks; NaN if any is NaN, or for none."""
+    """Returns medians of `number` items each, NaN without items or if one is NaN; `items_at` gives items at ranks."""
     is_float = jnp.issubdtype(dtype, jnp.floating)
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     if number.size == 0:  # a batch over an Explicit mesh cannot reshape it
