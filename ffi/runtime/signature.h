@@ -35,7 +35,7 @@ enum class TypeRule { kAny, kKey, kIndex, kBool, kS32, kU32, kReduced, kLike };
 // The type is `key`; `index`, for int32 or int64; `bool`, `s32`, `u32` or `any`; `=x`, for the type of the array x; or
 // `reduced`, for the type that the attribute `op` gives for x. Axes are those of the array's own rank: a number, an
 // attribute, or a name that stands for one length in the whole call; or `*`, which the operation checks. Batch axes
-// come before them. Results and operands with `..` have batch axes; other operands may have them. With `?` an operand
+// come before them. Results, and operands with `..`, have batch axes; other operands may have them. With `?` an operand
 // may be absent, that is, have a last axis of length 0. With ` if attribute` or ` if attribute=value`, a result is
 // given, or an operand is read, only under this condition.
 struct Argument {

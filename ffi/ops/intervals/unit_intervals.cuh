@@ -181,7 +181,7 @@ __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64
   return {tile, int64_t{blockIdx.x} + 1, cells - blockIdx.x};
 }
 
-// The tile's intervals may have any lengths. Its objects are found here, so no kernel runs before this one.
+// The tile's intervals may have any lengths. Its objects are found here, so no earlier kernel need find them.
 template <int kItems, typename Word, typename Route>
 __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Route& route) {
   using Tile = RouteTile<kItems, Route, true>;

@@ -11,7 +11,7 @@ namespace mgpu::cuda::joining {
 
 struct Entry {
   int start;        // its first row, counted from the first row to be written
-  unsigned origin;  // low half: its place in the tile; high half: 2 + its first partner's place, or a value below
+  unsigned origin;  // low half: its place in the tile; high half: 2 + its first partner's place, or a constant below
 };
 constexpr unsigned kNoPartner = 0;
 constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile

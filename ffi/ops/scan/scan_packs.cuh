@@ -129,7 +129,7 @@ struct WarpPacks {
   }
 
   // Replaces the states of a vector, in the order of the scan, by their scan, which restarts at each row's first item.
-  // Returns the state before the first restart.
+  // Returns the state of the last item before the vector.
   __device__ __forceinline__ State scan(const PackedVector<kVector>& vector, State (&states)[kVector]) const {
 #pragma unroll
     for (int k = 1; k < kVector; ++k) {

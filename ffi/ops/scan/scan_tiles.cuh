@@ -105,8 +105,8 @@ struct Staged<Element> {
 // look-back hardly waits. For the same reason a group's sum is published one step after the sum of its last tile, and
 // the sum of a group of groups another step later: otherwise each step would wait for the slowest of 32 blocks.
 //
-// Blocks never wait for each other in a cycle. Look-backs and groups wait for sums of tiles with earlier tickets, and a
-// tile's sum is published after the block's look-backs and groups of tiles with earlier tickets.
+// Blocks never wait for each other in a cycle. Look-backs and groups wait for sums of tiles with earlier tickets, and
+// before a block publishes a tile's sum, it waits only for its look-backs and groups of tiles with earlier tickets.
 template <typename Operator>
 struct TileStream {
   using State = typename Operator::State;

@@ -73,7 +73,7 @@ def wide_enough(positions: jax.Array, n: int) -> jax.Array:
 
 
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
-    """Returns heads, with n (padding) in place of larger ones: JAX's scatters cut larger positions to 32 bits.
+    """Returns heads limited to 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
 
     A barrier hides that heads are constant: XLA would take seconds to evaluate their scatter at compile time.
     """

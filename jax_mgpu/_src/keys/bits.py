@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def is_random_key(dtype: DTypeLike) -> bool:
-    """Whether it is a type of typed random keys, which kernels cannot take."""
+    """Whether arrays of this dtype are typed random keys, which kernels cannot take."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 

@@ -186,7 +186,7 @@ def hashed_groups(
 
 
 def _key_operands(keys: jax.Array | Columns) -> Sequence[jax.Array]:
-    """Returns keys, and their lower words if XLA need not pack two columns."""
+    """Returns keys, and their lower words or `ABSENT`. Kernels pack two columns of 32 bits themselves."""
     if not isinstance(keys, Columns):
         return keys, ABSENT
     if [x.dtype.itemsize for x in keys.arrays] == [4, 4]:
