@@ -235,7 +235,7 @@ def test_segments(case, reverse, rng) -> None:
 def test_segments_over_tiles(case, rng) -> None:
     """Items have sizes that tiles support, and one that they do not. Ends are many, few, or beside long segments."""
     make, function, _ = CASES[case]
-    ends_between = (np.cumsum([600, 1200] * 5)[:, None] + np.arange(20)).ravel()  # 580 and 1,180 items apart
+    ends_between = (np.cumsum([600, 1200] * 5)[:, None] + np.arange(20)).ravel()  # groups are 581 or 1,181 items apart
     for n, live, ends in (
         (9000, 9000, rng.integers(0, 9000, 700)),
         (9000, 8123, rng.integers(0, 9000, 700)),

@@ -45,8 +45,8 @@ struct EagerSettings {
 // The calls of one public function.
 class EagerCalls {
  public:
-  // `program(*positional, **named)` runs calls of which a program takes all arguments as they are. `other(positional,
-  // named, key)` runs all others, and may put `(run, operands)` into `known` by the key, for later calls.
+  // `program(*positional, **named)` runs calls whose arguments a program takes as they are. `other(positional, named,
+  // key)` runs all others, and may put `(run, operands)` into `known` by the key, for later calls.
   EagerCalls(nb::object program, nb::object other, nb::object known, const nb::tuple& are_settings, nb::object settings,
              const nb::tuple& common)
       : program_(std::move(program)),

@@ -52,7 +52,7 @@ struct TileSizesEntry {
   List<int64_t> sizes;
 };
 
-// The kernel needs more shared memory than every device grants without a request.
+// A shape of a kernel that needs more shared memory than devices grant without a request.
 struct KernelShapeEntry {
   int64_t bytes;        // the shared memory that a block takes
   int64_t least_limit;  // the shared memory that a device must grant for the shape to be chosen

@@ -13,8 +13,8 @@ enum class GroupState : int { kNone, kAdd, kMin, kMax };
 
 constexpr int kMaxGroupColumns = 2;
 
-// The counters of a problem: the number of groups, whether some group found no place, and whether the key `empty` is
-// that of a row.
+// The counters of a problem: the number of groups, whether some group found no place, and whether a row has the
+// largest key of the type, which empty entries have too.
 constexpr int kGroupsFound = 0, kGroupsLeftOut = 1, kEmptyKeyUsed = 2, kGroupCounters = 3;
 
 // Operands: keys [.., n], integers of 32 or 64 bits; x, y [.., n], integers of 32 bits (each row is a 1 if they are

@@ -1,7 +1,8 @@
 """Rows by index: the only gather of the library whose indices may repeat.
 
-JAX's own gather becomes a scatter that adds in the table's type: in bfloat16, a sum of ones stops at 256, and on a GPU
-atomic additions may give other bits in each run. The transpose of this primitive adds rows as `reduce_by_id` does.
+The transpose of JAX's own gather is a scatter that adds in the table's type: in bfloat16, a sum of ones stops at 256,
+and on a GPU atomic additions may give other bits in each run. The transpose of this primitive adds rows as
+`reduce_by_id` does.
 """
 
 from __future__ import annotations
