@@ -93,9 +93,9 @@ constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
 // kGroup calls of fold_few, and with the same bits. Range s is the first lengths[s] items of x from begins[s] on, where
 // kFew items can be read.
 constexpr int kGroup = 32;
-template <typename Operator, typename Index>
-void fold_few_of_group(const Operator op, const typename Operator::Element* x, const Index* begins, const int* lengths,
-                       typename Operator::State* states) {
+template <typename Operator>
+void fold_few_of_group(const Operator op, const typename Operator::Element* x, const int32_t* begins,
+                       const int* lengths, typename Operator::State* states) {
   using State = typename Operator::State;
   using Bits = std::conditional_t<sizeof(State) == 8, uint64_t, uint32_t>;
   constexpr int kLanes = kFew / 2;

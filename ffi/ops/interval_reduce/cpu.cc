@@ -15,6 +15,21 @@ namespace mgpu {
 
 namespace {
 
+constexpr int64_t kMostShared = 1 << 12;  // the most elements of a window that shares its work
+
+// Whether intervals are sliding windows: begins and ends ascend, and none has more than kMostShared elements.
+bool moves_on(const IntervalReduceOperands& operands, int64_t problem, int64_t first, int64_t last) {
+  Range<int64_t> before{0, 0};
+  for (int64_t i = first; i < last; ++i) {
+    const Range<int64_t> interval = operands.interval(problem, i);
+    if (interval.size() == 0) continue;
+    if (interval.begin < before.begin || interval.end < before.end) return false;
+    if (interval.size() * operands.width > kMostShared) return false;
+    before = interval;
+  }
+  return true;
+}
+
 template <typename Operator>
 class ReduceIntervals {
   using State = typename Operator::State;
@@ -34,13 +49,12 @@ class ReduceIntervals {
     cpu::parallel_for(executor, operands_.problems * chunks, [&](int64_t task) {
       const int64_t problem = task / chunks, first = (task - problem * chunks) * kTask;
       const int64_t last = std::min(operands_.count, first + kTask);
-      moves_on(problem, first, last) ? move_on(problem, first, last) : reduce_each(problem, first, last);
+      moves_on(operands_, problem, first, last) ? move_on(problem, first, last) : reduce_each(problem, first, last);
     });
   }
 
  private:
-  static constexpr int64_t kTask = 1 << 12;        // intervals
-  static constexpr int64_t kMostShared = 1 << 12;  // the most elements of a window that shares its work
+  static constexpr int64_t kTask = 1 << 12;  // intervals
 
   const Element* rows_of(int64_t problem) const {
     return static_cast<const Element*>(operands_.x) + problem * operands_.x_stride * width_;
@@ -52,19 +66,6 @@ class ReduceIntervals {
   }
   void add_states(const Operator& op, const State* __restrict from, State* __restrict states) const {
     for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], from[c]);
-  }
-
-  // Whether intervals are sliding windows: begins and ends ascend, and none has more than kMostShared elements.
-  bool moves_on(int64_t problem, int64_t first, int64_t last) const {
-    Range<int64_t> before{0, 0};
-    for (int64_t i = first; i < last; ++i) {
-      const Range<int64_t> interval = operands_.interval(problem, i);
-      if (interval.size() == 0) continue;
-      if (interval.begin < before.begin || interval.end < before.end) return false;
-      if (interval.size() * width_ > kMostShared) return false;
-      before = interval;
-    }
-    return true;
   }
 
   void move_on(int64_t problem, int64_t first, int64_t last) const {
@@ -108,7 +109,7 @@ class ReduceIntervals {
     }
   }
 
-  void add(int64_t problem, size_t level, int64_t begin, int64_t end, State* states) const {
+  [[gnu::noinline]] void add(int64_t problem, size_t level, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
     if (level == 0) {
       for (const Element* const x = rows_of(problem); begin < end; ++begin) add_row(op, x, begin, states);

@@ -86,8 +86,7 @@ class SegmentedReduce {
       if (result.first_end >= 0) {
         const int64_t heads_end = std::min(last_end, ends_.row(j) * ends_.per_row() + ends_.segments.heads_count);
         if (ends_.entry(j) >= 0 && j < heads_end) {
-          begin = ends_.segments.heads.wide ? reduce_heads<int64_t>(j, heads_end, begin, last_item)
-                                            : reduce_heads<int32_t>(j, heads_end, begin, last_item);
+          begin = reduce_heads(j, heads_end, begin, last_item);
           j = heads_end;
           continue;
         }
@@ -110,11 +109,10 @@ class SegmentedReduce {
   // Reduces the segments that the ends [j, j_end) close, all of them listed heads of one row, and none its first head.
   // The first of them begins at `begin`. The general loop would repeat lookups for each end. Returns where the last
   // segment ends.
-  template <typename Head>
   int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
     const Segments& segments = ends_.segments;
     const int64_t row = ends_.row(j);
-    const Head* const heads = static_cast<const Head*>(segments.heads.data) + row * segments.heads_stride;
+    const IndexVector heads = segments.heads.from(row * segments.heads_stride);
     const int64_t row_begin = row * segments.length;
     const int64_t entries = row * segments.heads_count - 1;
     const int64_t live = segments.live(row);
@@ -123,7 +121,7 @@ class SegmentedReduce {
     for (const int64_t last = i + (j_end - j); i < last;) {
       const int64_t group_last = std::min(last, i + kGroup);
       if (group_last == i + kGroup && begin >= row_begin && begin - row_begin == heads[i - 1] &&
-          reduce_group(heads + i, limit, row_begin, entries + i)) {
+          reduce_heads_of_group(heads.from(i - 1), begin, limit, row_begin, entries + i)) {
         i = group_last;
         begin = row_begin + heads[i - 1];
       }
@@ -136,38 +134,53 @@ class SegmentedReduce {
     return begin;
   }
 
-  // Reduces the kGroup segments that end at ends[0] to ends[kGroup - 1]; the first begins at ends[-1] >= 0. Segments of
-  // more than kFew items are reduced one by one afterwards. Returns false and does nothing if most are so long, if an
-  // end lies past `limit`, if heads are negative or decrease, or if the operator's states are not plain numbers.
-  template <typename Head>
-  bool reduce_group(const Head* ends, int64_t limit, int64_t row_begin, int64_t entries) const {
+  // Heads of 64 bits become 32-bit ones that count from the group's begin; longer groups are left to the caller.
+  bool reduce_heads_of_group(IndexVector heads, int64_t begin, int64_t limit, int64_t row_begin,
+                             int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {
       return false;  // states of several numbers are too wide for vector instructions to gain anything
     } else {
-      using Unsigned = std::make_unsigned_t<Head>;
-      constexpr int kSign = 8 * sizeof(Head) - 1;
-      const Head* const begins = ends - 1;
-      int lengths[kGroup];
-      Unsigned signs = 0, longer = 0;
-      for (int s = 0; s < kGroup; ++s) {
-        const Unsigned length = static_cast<Unsigned>(ends[s]) - static_cast<Unsigned>(begins[s]);
-        signs |= length | static_cast<Unsigned>(ends[s]);
-        longer += (kFew - length) >> kSign;
-        lengths[s] = static_cast<int>(std::min<Head>(static_cast<Head>(length), kFew));
+      if (!heads.wide) {
+        return reduce_group(static_cast<const int32_t*>(heads.data) + 1, limit, row_begin, row_begin, entries);
       }
-      const Head last = ends[kGroup - 1];
-      if (signs >> kSign != 0 || last > limit || longer > 3 * kGroup / 4) return false;
-      State states[kGroup];
-      fold_few_of_group(op_, x_ + row_begin, begins, lengths, states);
-      for (int s = 0; s < kGroup; ++s) result_.store(entries + s, op_.finish(states[s], row_begin));
-      for (int s = 0; longer > 0; ++s) {
-        if (ends[s] - begins[s] <= kFew) continue;
-        --longer;
-        const State state = fold(op_, x_, row_begin + begins[s], row_begin + ends[s]);
-        result_.store(entries + s, op_.finish(state, row_begin));
+      int32_t near[kGroup + 1];
+      const int64_t first = begin - row_begin;
+      uint64_t distances = 0;
+      for (int s = 0; s <= kGroup; ++s) {
+        const auto distance = static_cast<uint64_t>(static_cast<const int64_t*>(heads.data)[s]) - first;
+        distances |= distance;
+        near[s] = static_cast<int32_t>(distance);
       }
-      return true;
+      if (distances > INT32_MAX) return false;
+      return reduce_group(near + 1, limit - first, begin, row_begin, entries);
     }
+  }
+
+  // Reduces the kGroup segments that end at ends[0] to ends[kGroup - 1], counted from `from`; the first begins at
+  // ends[-1] >= 0. Segments of more than kFew items are reduced one by one afterwards. Returns false and does nothing
+  // if most are so long, if an end lies past `limit`, or if heads are negative or decrease.
+  bool reduce_group(const int32_t* ends, int64_t limit, int64_t from, int64_t row_begin, int64_t entries) const {
+    constexpr int kSign = 31;
+    const int32_t* const begins = ends - 1;
+    int lengths[kGroup];
+    uint32_t signs = 0, longer = 0;
+    for (int s = 0; s < kGroup; ++s) {
+      const uint32_t length = static_cast<uint32_t>(ends[s]) - static_cast<uint32_t>(begins[s]);
+      signs |= length | static_cast<uint32_t>(ends[s]);
+      longer += (kFew - length) >> kSign;
+      lengths[s] = std::min(static_cast<int32_t>(length), kFew);
+    }
+    if (signs >> kSign != 0 || ends[kGroup - 1] > limit || longer > 3 * kGroup / 4) return false;
+    State states[kGroup];
+    fold_few_of_group(op_, x_ + from, begins, lengths, states);
+    for (int s = 0; s < kGroup; ++s) result_.store(entries + s, op_.finish(states[s], row_begin));
+    for (int s = 0; longer > 0; ++s) {
+      if (ends[s] - begins[s] <= kFew) continue;
+      --longer;
+      const State state = fold(op_, x_, from + begins[s], from + ends[s]);
+      result_.store(entries + s, op_.finish(state, row_begin));
+    }
+    return true;
   }
 
   State reduce_range(int64_t begin, int64_t end) const {

@@ -2,6 +2,7 @@
 // depend on the number of threads. Rows are read in place: wide rows as a whole, four at a time; narrow rows a few
 // columns at a time.
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "cpu/dispatch_reduction.h"
@@ -14,53 +15,157 @@ namespace mgpu {
 
 namespace {
 
-// A `Running` (cpu/fold.h) for each column of rows. All columns have equally many parts, so they are combined by vector
-// instructions.
-template <typename Operator>
-class RunningRows {
-  using State = typename Operator::State;
+struct Columns {
+  int64_t begin;
+  int64_t count;
+};
 
+// Reduces segments of rows by an operator that it calls on whole blocks of rows, and on arrays of states as bytes, so
+// that this part is compiled once for all operators.
+class SegmentedRows {
  public:
-  RunningRows(const Operator& op, int64_t columns) : op_(op), columns_(columns), levels_(kLevels * columns) { reset(); }
+  SegmentedRows(const GatheredRowsOperands& operands, int64_t state_bytes)
+      : sources_(operands.sources),
+        ends_(operands.ends()),
+        state_bytes_(state_bytes),
+        columns_(std::min(sources_.width, cpu::kReduceRowsColumns)),
+        slices_(ceil_div(sources_.width, columns_)) {}
 
-  void reset() {
-    std::fill(levels_.begin(), levels_.end(), op_.identity());
-    parts_ = 0;
+  void run(cpu::Executor& executor) const {
+    const int64_t tile_units = std::max(cpu::kReduceRowsLeastUnits, cpu::kReduceRowsTile / columns_);
+    const cpu::SegmentTiles tiles(ends_, tile_units, executor);
+    // A tile's first segment may begin in an earlier tile, and its last one may continue in the next.
+    const int64_t row_bytes = sources_.width * state_bytes_;
+    std::vector<int64_t> first_ends(tiles.count, -1);
+    std::vector<std::byte> before_first_end(tiles.count * row_bytes), open(tiles.count * row_bytes);
+    cpu::parallel_for(executor, tiles.count * slices_, [&](int64_t task) {
+      const int64_t tile = task / slices_;
+      const Columns columns = slice(task - tile * slices_);
+      const int64_t at = tile * row_bytes + columns.begin * state_bytes_;
+      const int64_t first_end = reduce_tile(tiles, tile, columns, &before_first_end[at], &open[at]);
+      if (columns.begin == 0) first_ends[tile] = first_end;
+    });
+    cpu::parallel_for(executor, slices_, [&](int64_t i) {
+      const Columns columns = slice(i);
+      Running running(*this, columns.count);
+      std::vector<std::byte> states(columns.count * state_bytes_);
+      for (int64_t tile = 0; tile < tiles.count; ++tile) {
+        const int64_t at = tile * row_bytes + columns.begin * state_bytes_;
+        if (const int64_t end = first_ends[tile]; end >= 0) {
+          running.store(states.data());
+          combine(states.data(), &before_first_end[at], states.data(), columns.count);
+          emit(end, columns, states.data());
+          running.reset();
+        }
+        running.add(&open[at]);
+      }
+    });
   }
 
-  void add(const State* part) {
-    ++parts_;
-    int64_t parts_of_level = 1;
-    for (int level = 0; level < kLevels && parts_ % parts_of_level == 0; ++level, parts_of_level *= kFan) {
-      State* const to = level_of(level);
-      combine(to, part);
-      if (level > 0) std::fill_n(to - columns_, columns_, op_.identity());
-      part = to;
-    }
-  }
+ protected:
+  ~SegmentedRows() = default;
+  static constexpr int64_t kBlockRows = 32;  // rows combined one after the other; blocks are combined as a tree
 
-  void store(State* states) {
-    std::copy_n(level_of(0), columns_, states);
-    for (int level = 1; level < kLevels; ++level) {
-      const State* const before = level_of(level);
-      for (int64_t c = 0; c < columns_; ++c) states[c] = op_.combine(before[c], states[c]);
-    }
-  }
+  // Items [begin, end) are of one segment, at most kBlockRows, and combined in their order.
+  virtual void reduce_block(int64_t begin, int64_t end, Columns columns, std::byte* states) const = 0;
+  virtual void fill(std::byte* states, int64_t count) const = 0;  // with the identity
+  // Combines each state of a with that of b. `to` may be a or b.
+  virtual void combine(const std::byte* a, const std::byte* b, std::byte* to, int64_t count) const = 0;
+  virtual void store(int64_t at, const std::byte* states, int64_t count, int64_t row_begin) const = 0;
+
+  const RowSources sources_;
+  const SegmentEnds ends_;
 
  private:
-  static constexpr int kFan = 8;
-  static constexpr int kLevels = 4;
+  // A `Running` (cpu/fold.h) for each column of rows. All columns have equally many parts, so they are combined by
+  // vector instructions.
+  class Running {
+   public:
+    Running(const SegmentedRows& rows, int64_t columns)
+        : rows_(rows), columns_(columns), bytes_(columns * rows.state_bytes_), levels_(kLevels * bytes_) {
+      reset();
+    }
 
-  State* level_of(int level) { return levels_.data() + level * columns_; }
-  void combine(State* __restrict to, const State* __restrict part) const {
-    const Operator op = op_;
-    for (int64_t c = 0; c < columns_; ++c) to[c] = op.combine(to[c], part[c]);
+    void reset() {
+      rows_.fill(levels_.data(), kLevels * columns_);
+      parts_ = 0;
+    }
+
+    void add(const std::byte* part) {
+      ++parts_;
+      int64_t parts_of_level = 1;
+      for (int level = 0; level < kLevels && parts_ % parts_of_level == 0; ++level, parts_of_level *= kFan) {
+        std::byte* const to = level_of(level);
+        rows_.combine(to, part, to, columns_);
+        if (level > 0) rows_.fill(to - bytes_, columns_);
+        part = to;
+      }
+    }
+
+    void store(std::byte* states) {
+      std::copy_n(level_of(0), bytes_, states);
+      for (int level = 1; level < kLevels; ++level) rows_.combine(level_of(level), states, states, columns_);
+    }
+
+   private:
+    static constexpr int kFan = 8;
+    static constexpr int kLevels = 4;
+
+    std::byte* level_of(int level) { return levels_.data() + level * bytes_; }
+
+    const SegmentedRows& rows_;
+    const int64_t columns_;
+    const int64_t bytes_;
+    std::vector<std::byte> levels_;
+    int64_t parts_;
+  };
+
+  Columns slice(int64_t i) const { return {i * columns_, std::min(columns_, sources_.width - i * columns_)}; }
+
+  // Returns the tile's first end, or -1. Stores the states of its first segment, which may begin before the tile, and
+  // of its last segment, which may continue after it.
+  int64_t reduce_tile(const cpu::SegmentTiles& tiles, int64_t tile, Columns columns, std::byte* before_first_end,
+                      std::byte* open) const {
+    std::vector<std::byte> states(columns.count * state_bytes_);
+    Running running(*this, columns.count);
+    int64_t first_end = -1;
+    int64_t begin = tiles.items_before[tile];
+    const int64_t last_item = tiles.items_before[tile + 1], last_end = tiles.ends_before(tile + 1);
+    for (int64_t j = tiles.ends_before(tile); j < last_end; ++j) {
+      const int64_t end = clamp(ends_[j], begin, last_item);
+      if (first_end < 0) {
+        first_end = j;
+        reduce_range(begin, end, columns, running, before_first_end);
+      } else {
+        reduce_range(begin, end, columns, running, states.data());
+        emit(j, columns, states.data());
+      }
+      begin = end;
+    }
+    reduce_range(begin, last_item, columns, running, open);
+    return first_end;
   }
 
-  const Operator op_;
-  const int64_t columns_;
-  std::vector<State> levels_;
-  int64_t parts_;
+  void reduce_range(int64_t begin, int64_t end, Columns columns, Running& running, std::byte* states) const {
+    if (end - begin <= kBlockRows) return reduce_block(begin, end, columns, states);
+    running.reset();
+    for (; begin < end; begin += kBlockRows) {
+      reduce_block(begin, std::min(end, begin + kBlockRows), columns, states);
+      running.add(states);
+    }
+    running.store(states);
+  }
+
+  // Stores the result of the segment that end j closes.
+  void emit(int64_t j, Columns columns, const std::byte* states) const {
+    const int64_t entry = ends_.entry(j);
+    if (entry < 0) return;
+    store(entry * sources_.width + columns.begin, states, columns.count, ends_.row(j) * sources_.count);
+  }
+
+  const int64_t state_bytes_;
+  const int64_t columns_;  // the columns of a slice
+  const int64_t slices_;
 };
 
 constexpr int64_t kItemsAhead = 8;  // a row is fetched this many items before it is combined
@@ -95,59 +200,25 @@ template <typename Operator>
 constexpr bool kIsArithmetic = requires(const Operator& op) { op.multiplies(); };
 
 template <typename Operator, bool kWeighted>
-class ReduceRows {
+class ReduceRows final : public SegmentedRows {
   using State = typename Operator::State;
   using Element = typename Operator::Element;
 
  public:
   ReduceRows(const GatheredRowsOperands& operands, const Operator& op)
-      : op_(op),
-        sources_(operands.sources),
-        ends_(operands.ends()),
+      : SegmentedRows(operands, sizeof(State)),
+        op_(op),
         x_(static_cast<const Element*>(operands.x)),
         weights_(static_cast<const Element*>(operands.weights)),
         groups_(operands.groups),
         group_columns_(kWeighted ? sources_.width / groups_ : sources_.width),
-        result_(cpu::results_of<Operator>(operands)),
-        columns_(std::min(sources_.width, cpu::kReduceRowsColumns)),
-        slices_(ceil_div(sources_.width, columns_)) {
+        result_(cpu::results_of<Operator>(operands)) {
 #if defined(__x86_64__)
     combines_whole_rows_ = __builtin_cpu_supports("avx2");
 #endif
   }
 
-  void run(cpu::Executor& executor) {
-    const int64_t tile_units = std::max(cpu::kReduceRowsLeastUnits, cpu::kReduceRowsTile / columns_);
-    const cpu::SegmentTiles tiles(ends_, tile_units, executor);
-    // A tile's first segment may begin in an earlier tile, and its last one may continue in the next.
-    const int64_t width = sources_.width;
-    std::vector<int64_t> first_ends(tiles.count, -1);
-    std::vector<State> before_first_end(tiles.count * width), open(tiles.count * width);
-    cpu::parallel_for(executor, tiles.count * slices_, [&](int64_t task) {
-      const int64_t tile = task / slices_;
-      const Columns columns = slice(task - tile * slices_);
-      const int64_t at = tile * width + columns.begin;
-      const int64_t first_end = reduce_tile(tiles, tile, columns, &before_first_end[at], &open[at]);
-      if (columns.begin == 0) first_ends[tile] = first_end;
-    });
-    cpu::parallel_for(executor, slices_, [&](int64_t i) {
-      const Columns columns = slice(i);
-      RunningRows<Operator> running(op_, columns.count);
-      std::vector<State> states(columns.count);
-      for (int64_t tile = 0; tile < tiles.count; ++tile) {
-        const int64_t at = tile * width + columns.begin;
-        if (const int64_t end = first_ends[tile]; end >= 0) {
-          running.store(states.data());
-          emit(end, columns, [&](int64_t c) { return op_.combine(states[c], before_first_end[at + c]); });
-          running.reset();
-        }
-        running.add(&open[at]);
-      }
-    });
-  }
-
  private:
-  static constexpr int64_t kBlockRows = 32;      // rows combined one after the other; blocks are combined as a tree
   static constexpr int64_t kMostLinesAhead = 8;  // the most lines of a row that are fetched
   // The most columns whose states are kept in registers. They are few for operators other than sums and products, which
   // compilers vectorize only in loops over states in memory.
@@ -156,45 +227,25 @@ class ReduceRows {
   static constexpr int64_t kFewColumns = 32;
   static constexpr int64_t kFewGatheredColumns = 16;
 
-  struct Columns {
-    int64_t begin;
-    int64_t count;
-  };
-  Columns slice(int64_t i) const { return {i * columns_, std::min(columns_, sources_.width - i * columns_)}; }
+  static State* states_of(std::byte* states) { return reinterpret_cast<State*>(states); }
+  static const State* states_of(const std::byte* states) { return reinterpret_cast<const State*>(states); }
 
-  // Returns the tile's first end, or -1. Stores the states of its first segment, which may begin before the tile, and
-  // of its last segment, which may continue after it.
-  int64_t reduce_tile(const cpu::SegmentTiles& tiles, int64_t tile, Columns columns, State* before_first_end,
-                      State* open) const {
-    std::vector<State> states(columns.count);
-    RunningRows<Operator> running(op_, columns.count);
-    int64_t first_end = -1;
-    int64_t begin = tiles.items_before[tile];
-    const int64_t last_item = tiles.items_before[tile + 1], last_end = tiles.ends_before(tile + 1);
-    for (int64_t j = tiles.ends_before(tile); j < last_end; ++j) {
-      const int64_t end = clamp(ends_[j], begin, last_item);
-      if (first_end < 0) {
-        first_end = j;
-        reduce_range(begin, end, columns, running, before_first_end);
-      } else {
-        reduce_range(begin, end, columns, running, states.data());
-        emit(j, columns, [&](int64_t c) { return states[c]; });
-      }
-      begin = end;
-    }
-    reduce_range(begin, last_item, columns, running, open);
-    return first_end;
+  void fill(std::byte* states, int64_t count) const override { std::fill_n(states_of(states), count, op_.identity()); }
+
+  void combine(const std::byte* a, const std::byte* b, std::byte* to, int64_t count) const override {
+    const State *const a_states = states_of(a), *const b_states = states_of(b);
+    State* const states = states_of(to);
+    const Operator op = op_;
+#pragma GCC ivdep  // `to` is a or b, or overlaps neither
+    for (int64_t c = 0; c < count; ++c) states[c] = op.combine(a_states[c], b_states[c]);
   }
 
-  [[gnu::noinline]] void reduce_range(int64_t begin, int64_t end, Columns columns, RunningRows<Operator>& running,
-                                      State* states) const {
-    if (end - begin <= kBlockRows) return reduce_block(begin, end, columns, states);
-    running.reset();
-    for (; begin < end; begin += kBlockRows) {
-      reduce_block(begin, std::min(end, begin + kBlockRows), columns, states);
-      running.add(states);
-    }
-    running.store(states);
+  void store(int64_t at, const std::byte* states, int64_t count, int64_t row_begin) const override {
+    const State* const column_states = states_of(states);
+    const Operator op = op_;
+    const ResultVector<Operator> result = result_;
+#pragma GCC ivdep  // results overlap no states
+    for (int64_t c = 0; c < count; ++c) result.store(at + c, op.finish(column_states[c], row_begin));
   }
 
   struct Item {
@@ -222,8 +273,8 @@ class ReduceRows {
     State operator()(const Operator& op, int64_t c) const { return op.extract(data[c], 0) * op.extract(factors[c], 0); }
   };
 
-  // Items [begin, end) are of one segment, at most kBlockRows, and combined in their order.
-  [[gnu::noinline]] void reduce_block(int64_t begin, int64_t end, Columns columns, State* states) const {
+  void reduce_block(int64_t begin, int64_t end, Columns columns, std::byte* bytes) const override {
+    State* const states = states_of(bytes);
     const int64_t few = !kIsArithmetic<Operator> ? kFewStates
                         : sources_.indices.data  ? kFewGatheredColumns
                                                  : kFewColumns;
@@ -301,9 +352,9 @@ class ReduceRows {
       if (sources_.indices.data) {
         for (int k = 0; k < 4; ++k) fetch(x + rows[i + kItemsAhead + k] * width, columns.count);
       }
-      combine(columns, states, item(i), item(i + 1), item(i + 2), item(i + 3));
+      combine_items(columns, states, item(i), item(i + 1), item(i + 2), item(i + 3));
     }
-    for (; i < count; ++i) combine(columns, states, item(i));
+    for (; i < count; ++i) combine_items(columns, states, item(i));
   }
 
   // Only the first lines of a long row are fetched.
@@ -315,7 +366,7 @@ class ReduceRows {
 
   // Each row comes with its weights.
   template <typename... Items>
-  [[gnu::always_inline]] void combine(Columns columns, State* states, const Items&... items) const {
+  [[gnu::always_inline]] void combine_items(Columns columns, State* states, const Items&... items) const {
     if constexpr (!kWeighted) {
       combine_rows(columns.count, states, Row{items.data, items.row, {}}...);
     } else if (group_columns_ == 1) {
@@ -343,26 +394,12 @@ class ReduceRows {
     }
   }
 
-  // Stores the result of the segment that end j closes; `state` gives the state of a column.
-  template <typename StateOf>
-  void emit(int64_t j, Columns columns, StateOf state) const {
-    const int64_t entry = ends_.entry(j);
-    if (entry < 0) return;
-    const int64_t row_begin = ends_.row(j) * sources_.count;
-    const int64_t at = entry * sources_.width + columns.begin;
-    for (int64_t c = 0; c < columns.count; ++c) result_.store(at + c, op_.finish(state(c), row_begin));
-  }
-
   const Operator op_;
-  const RowSources sources_;
-  const SegmentEnds ends_;
   const Element* const x_;
   const Element* const weights_;  // [items, groups]
   const int64_t groups_;
   const int64_t group_columns_;
   const ResultVector<Operator> result_;
-  const int64_t columns_;  // the columns of a slice
-  const int64_t slices_;
   bool combines_whole_rows_ = true;
 };
 

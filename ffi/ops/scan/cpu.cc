@@ -28,6 +28,21 @@ struct ScanProblem {
   Operator op;
 };
 
+// Flags the positions of a range at which segments begin, and the end of the range if all items end there. Dead items
+// (past a row's count) need no flags: scan_piece fills their results.
+std::vector<uint8_t> flag_cuts(Segments segments, Range<int64_t> range) {
+  const int64_t total = segments.total();
+  segments.counts = {};
+  std::vector<uint8_t> cuts(range.size() + 1);
+  const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
+  const Range<int64_t> positions{range.begin, std::min(range.end + 1, total)};
+  segments.mark_heads(positions,
+                      {segments.listed_from(positions.begin, find), segments.listed_from(positions.end, find)}, 0, 1,
+                      [&](int64_t position) { cuts[position - range.begin] = 1; });
+  if (range.end == total) cuts[range.size()] = 1;
+  return cuts;
+}
+
 template <typename Operator>
 class Scan {
   using State = typename Operator::State;
@@ -41,15 +56,12 @@ class Scan {
   explicit Scan(const ScanProblem<Operator>& problem)
       : problem_(problem),
         segments_(problem.segments),
-        marking_(segments_),
         op_(problem.op),
         x_(problem.x),
         result_(problem.result),
         totals_(problem.totals),
         total_(segments_.total()),
-        tiles_(ceil_div(total_, kTile)) {
-    marking_.counts = {};  // dead items (past a row's count) need no marks: scan_piece fills their results
-  }
+        tiles_(ceil_div(total_, kTile)) {}
 
   void run(Executor& executor) const {
     if (total_ == 0) {
@@ -101,7 +113,7 @@ class Scan {
     const int64_t tile = problem_.reverse ? tiles_ - 1 - i : i;
     const Range<int64_t> range{tile * kTile, std::min(total_, (tile + 1) * kTile)};
     if (segments_.heads_count == 0 && segments_.rows == 1) return visit(range, i == 0);
-    const std::vector<uint8_t> cuts = mark_cuts(range);
+    const std::vector<uint8_t> cuts = flag_cuts(segments_, range);
     if (problem_.reverse) {
       for (int64_t end = range.end, begin; end > range.begin; end = begin) {
         begin = end - 1;
@@ -121,17 +133,6 @@ class Scan {
   State fold_items(Range<int64_t> items) const {
     if (items.size() <= kFew) return fold_few(op_, x_, items.begin, items.end, total_);
     return fold(op_, x_, items.begin, items.end);
-  }
-
-  std::vector<uint8_t> mark_cuts(Range<int64_t> range) const {
-    std::vector<uint8_t> cuts(range.size() + 1);
-    const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
-    const Range<int64_t> positions{range.begin, std::min(range.end + 1, total_)};
-    marking_.mark_heads(positions,
-                        {marking_.listed_from(positions.begin, find), marking_.listed_from(positions.end, find)}, 0, 1,
-                        [&](int64_t position) { cuts[position - range.begin] = 1; });
-    if (range.end == total_) cuts[range.size()] = 1;
-    return cuts;
   }
 
   Range<int64_t> live_part(Range<int64_t> piece) const {
@@ -197,7 +198,6 @@ class Scan {
 
   const ScanProblem<Operator>& problem_;
   const Segments& segments_;
-  Segments marking_;
   const Operator& op_;
   const typename Operator::Element* x_;
   ResultVector<Operator> result_;

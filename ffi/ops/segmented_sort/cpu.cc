@@ -37,41 +37,15 @@ struct TileHeads {
   int64_t last = -1;      // the last head, or -1
 };
 
-template <typename Order, typename Payload>
-class SegmentedSort {
-  using Buffer = EntryBuffer<Order, Payload>;
-  using Item = typename Buffer::Item;
-  // A sorting network may exchange equal items only if they have the same bits.
-  static constexpr bool kPlainCodes = Order::kTotal && std::is_same_v<Payload, NoPayload>;
-
- public:
-  SegmentedSort(const SortProblem<Order, Payload>& problem, int threads)
-      : segments_(problem.segments),
-        less_{problem.input.order},
-        total_(segments_.total()),
+// The tiles and their segments, which depend on no type, so this part is compiled once.
+class SortTiles {
+ protected:
+  SortTiles(const Segments& segments, int threads)
+      : segments_(segments),
+        total_(segments.total()),
         width_(tile_width(total_, threads)),
-        tiles_(ceil_div(total_, width_)),
-        input_(problem.input),
-        output_(problem.output) {}
+        tiles_(ceil_div(total_, width_)) {}
 
-  void run(Executor& executor) {
-    std::vector<Range<int64_t>> crossing = crossing_segments(executor);
-    const TemporaryBuffer<Order, Payload> temporary(max_rounds(crossing) > 0 ? total_ : 0, input_.order);
-    // A segment that takes r rounds starts in buffers[r % 2] and alternates, so it ends in the output without a copy.
-    const Buffer buffers[2] = {output_, temporary.buffer()};
-    if (max_rounds(crossing) > 1) {
-      deal_long_segments(executor, crossing, buffers[1]);
-      crossing = crossing_segments(executor);
-    }
-    const int rounds = max_rounds(crossing);
-    parallel_for(executor, tiles_, [&](int64_t tile) { sort_tile(tile, crossing, buffers); });
-    for (int round = 0; round < rounds; ++round) {
-      const std::vector<int64_t> splits = split_runs(executor, round, crossing, buffers);
-      parallel_for(executor, tiles_, [&](int64_t tile) { merge_tile(tile, round, crossing, splits, buffers); });
-    }
-  }
-
- private:
   Range<int64_t> tile_range(int64_t tile) const { return {tile * width_, std::min(total_, (tile + 1) * width_)}; }
 
   int max_rounds(const std::vector<Range<int64_t>>& crossing) const {
@@ -80,45 +54,15 @@ class SegmentedSort {
     return rounds;
   }
 
-  // Segments of many tiles go to buckets in `to`, which are then separate segments.
-  void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
-    for (const auto& segment : crossing) {
-      const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
-      if (again || merge_rounds(segment, width_) < 2) continue;
-      RankBuckets<Order, Payload>(input_, segment).deal(executor, to, bucket_heads_);
-      dealt_.push_back(segment);
-    }
-  }
-
-  template <typename Mark>
-  void mark_heads(int64_t tile, Mark mark) const {
-    const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
+  // Sets the flag of each item of the tile that begins a segment, and the one after the last item.
+  [[gnu::noinline]] void flag_heads(int64_t tile, uint8_t* is_head) const {
     const Range<int64_t> range = tile_range(tile);
-    Range<int64_t> listed{0, 0};
-    if (!segments_.has_flags())
-      listed = {segments_.listed_from(range.begin, find), segments_.listed_from(range.end, find)};
-    segments_.mark_heads(range, listed, 0, 1, mark);
-    auto head = std::lower_bound(bucket_heads_.begin(), bucket_heads_.end(), range.begin);
-    for (; head != bucket_heads_.end() && *head < range.end; ++head) mark(*head);
+    std::fill_n(is_head, range.size(), uint8_t{0});
+    mark_heads(tile, [&](int64_t position) { is_head[position - range.begin] = 1; });
+    is_head[range.size()] = 1;
   }
 
-  void load_tile(Range<int64_t> range, const Buffer& dealt, Item* items) const {
-    const auto load = [&](const Buffer& from, int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) items[i - range.begin] = from.load(i);
-    };
-    auto segment = std::partition_point(dealt_.begin(), dealt_.end(),
-                                        [&](const Range<int64_t>& segment) { return segment.end <= range.begin; });
-    int64_t at = range.begin;
-    for (; segment != dealt_.end() && segment->begin < range.end; ++segment) {
-      const int64_t begin = std::max(at, segment->begin);
-      load(input_, at, begin);
-      at = std::min(range.end, segment->end);
-      load(dealt, begin, at);
-    }
-    load(input_, at, range.end);
-  }
-
-  std::vector<Range<int64_t>> crossing_segments(Executor& executor) const {
+  [[gnu::noinline]] std::vector<Range<int64_t>> crossing_segments(Executor& executor) const {
     std::vector<TileHeads> heads(tiles_);
     parallel_for(executor, tiles_, [&](int64_t tile) {
       mark_heads(tile, [&](int64_t position) {
@@ -144,15 +88,98 @@ class SegmentedSort {
     return crossing;
   }
 
+  Range<int64_t> segment_at(int64_t begin, int64_t end, int64_t tile,
+                            const std::vector<Range<int64_t>>& crossing) const {
+    if (begin == tile * width_) return crossing[tile];
+    if (end == (tile + 1) * width_ && tile + 1 < tiles_ && crossing[tile + 1].begin == begin) return crossing[tile + 1];
+    return {begin, end};
+  }
+
+  const Segments& segments_;
+  int64_t total_;
+  int64_t width_;
+  int64_t tiles_;
+  std::vector<int64_t> bucket_heads_;  // ascending: where buckets of segments start
+
+ private:
+  template <typename Mark>
+  void mark_heads(int64_t tile, Mark mark) const {
+    const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
+    const Range<int64_t> range = tile_range(tile);
+    Range<int64_t> listed{0, 0};
+    if (!segments_.has_flags())
+      listed = {segments_.listed_from(range.begin, find), segments_.listed_from(range.end, find)};
+    segments_.mark_heads(range, listed, 0, 1, mark);
+    auto head = std::lower_bound(bucket_heads_.begin(), bucket_heads_.end(), range.begin);
+    for (; head != bucket_heads_.end() && *head < range.end; ++head) mark(*head);
+  }
+};
+
+template <typename Order, typename Payload>
+class SegmentedSort : SortTiles {
+  using Buffer = EntryBuffer<Order, Payload>;
+  using Item = typename Buffer::Item;
+  // A sorting network may exchange equal items only if they have the same bits.
+  static constexpr bool kPlainCodes = Order::kTotal && std::is_same_v<Payload, NoPayload>;
+
+ public:
+  SegmentedSort(const SortProblem<Order, Payload>& problem, int threads)
+      : SortTiles(problem.segments, threads),
+        less_{problem.input.order},
+        input_(problem.input),
+        output_(problem.output) {}
+
+  void run(Executor& executor) {
+    std::vector<Range<int64_t>> crossing = crossing_segments(executor);
+    const TemporaryBuffer<Order, Payload> temporary(max_rounds(crossing) > 0 ? total_ : 0, input_.order);
+    // A segment that takes r rounds starts in buffers[r % 2] and alternates, so it ends in the output without a copy.
+    const Buffer buffers[2] = {output_, temporary.buffer()};
+    if (max_rounds(crossing) > 1) {
+      deal_long_segments(executor, crossing, buffers[1]);
+      crossing = crossing_segments(executor);
+    }
+    const int rounds = max_rounds(crossing);
+    parallel_for(executor, tiles_, [&](int64_t tile) { sort_tile(tile, crossing, buffers); });
+    for (int round = 0; round < rounds; ++round) {
+      const std::vector<int64_t> splits = split_runs(executor, round, crossing, buffers);
+      parallel_for(executor, tiles_, [&](int64_t tile) { merge_tile(tile, round, crossing, splits, buffers); });
+    }
+  }
+
+ private:
+  // Segments of many tiles go to buckets in `to`, which are then separate segments.
+  void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
+    for (const auto& segment : crossing) {
+      const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
+      if (again || merge_rounds(segment, width_) < 2) continue;
+      RankBuckets<Order, Payload>(input_, segment).deal(executor, to, bucket_heads_);
+      dealt_.push_back(segment);
+    }
+  }
+
+  void load_tile(Range<int64_t> range, const Buffer& dealt, Item* items) const {
+    const auto load = [&](const Buffer& from, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) items[i - range.begin] = from.load(i);
+    };
+    auto segment = std::partition_point(dealt_.begin(), dealt_.end(),
+                                        [&](const Range<int64_t>& segment) { return segment.end <= range.begin; });
+    int64_t at = range.begin;
+    for (; segment != dealt_.end() && segment->begin < range.end; ++segment) {
+      const int64_t begin = std::max(at, segment->begin);
+      load(input_, at, begin);
+      at = std::min(range.end, segment->end);
+      load(dealt, begin, at);
+    }
+    load(input_, at, range.end);
+  }
+
   void sort_tile(int64_t tile, const std::vector<Range<int64_t>>& crossing, const Buffer (&buffers)[2]) const {
     const Range<int64_t> range = tile_range(tile);
     const ThreadScratch<Item, uint8_t> scratch(2 * width_, width_ + 1);
     Item* const items = scratch.first();
     uint8_t* const is_head = scratch.second();
-    std::fill_n(is_head, range.size(), uint8_t{0});
+    flag_heads(tile, is_head);
     load_tile(range, buffers[1], items);
-    mark_heads(tile, [&](int64_t position) { is_head[position - range.begin] = 1; });
-    is_head[range.size()] = 1;
     for (int64_t begin = 0, end; begin < range.size(); begin = end) {
       end = begin + 1;
       while (!is_head[end]) ++end;
@@ -165,13 +192,6 @@ class SegmentedSort {
       const Buffer& target = buffers[merge_rounds(segment, width_) % 2];
       for (int64_t i = begin; i < end; ++i) target.store(range.begin + i, items[i]);
     }
-  }
-
-  Range<int64_t> segment_at(int64_t begin, int64_t end, int64_t tile,
-                            const std::vector<Range<int64_t>>& crossing) const {
-    if (begin == tile * width_) return crossing[tile];
-    if (end == (tile + 1) * width_ && tile + 1 < tiles_ && crossing[tile + 1].begin == begin) return crossing[tile + 1];
-    return {begin, end};
   }
 
   // For each tile, the number of items of its pair's first run that come before the tile in this round's output.
@@ -232,15 +252,10 @@ class SegmentedSort {
         [&](int64_t j, int64_t last, int64_t i) { copy(b_first + j, begin + i + j, last - j); });
   }
 
-  const Segments& segments_;
   EntryLess<Order> less_;
-  int64_t total_;
-  int64_t width_;
-  int64_t tiles_;
   Buffer input_;
   Buffer output_;
   std::vector<Range<int64_t>> dealt_;  // ascending: segments whose items are in the temporary buffer, by buckets
-  std::vector<int64_t> bucket_heads_;  // ascending: where their buckets start
 };
 
 }  // namespace
