@@ -20,7 +20,7 @@ from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
 REMEMBERED = 300  # JAX's caches would fill the memory, so they are cleared after so many programs
-HEARD_EVERY = 5  # a worker sends a message at least every so many seconds
+HEARD_EVERY = 5  # a worker says at most every so many seconds that its cases go on
 SHOWN = 2  # the failures of each kind that are printed
 
 

@@ -60,7 +60,7 @@ inline Traits device_traits(const Call& call) {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
-// Every device grants 48 KB of dynamic shared memory without a request. For more, this sets the kernel's limit to that
+// Every device grants a block 48 KB of shared memory without a request. For more, this sets the kernel's limit to that
 // of the device, not to `bytes`: another thread may be about to launch the same kernel with more.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {

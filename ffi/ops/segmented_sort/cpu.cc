@@ -215,7 +215,7 @@ class SegmentedSort : SortTiles {
     return buffers[(merge_rounds(segment, width_) - round) % 2];
   }
 
-  // A tile has parts of two segments: one that began to the left, and one that continues to the right.
+  // A tile may have parts of two segments: one that began to the left, and one that continues to the right.
   void merge_tile(int64_t tile, int round, const std::vector<Range<int64_t>>& crossing,
                   const std::vector<int64_t>& splits, const Buffer (&buffers)[2]) const {
     const Range<int64_t> range = tile_range(tile);

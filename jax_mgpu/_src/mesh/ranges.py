@@ -21,7 +21,7 @@ class OverAxis:
     Attributes:
       lives: the live items of all devices.
       begin: `[m]`, where each segment begins.
-      end: `[m]`, where each ends: at the next head on any device, or with the last item.
+      end: `[m]`, where each ends; without given ends, at the next head on any device or with the last item.
       own: how many of these segments are numbered: all if ends are given, else those that are no padding.
     """
 
