@@ -57,7 +57,7 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Lowers FEW_ITEMS, up to which a device sorts only the items that it received, so that few slots take both
+    """Lowers FEW_ITEMS, up to which a device sorts only the segments that it shares again, so that few slots take both
     methods.
     """
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
