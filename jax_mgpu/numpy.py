@@ -813,7 +813,8 @@ def isin(call: Call) -> Any:
 
     def program() -> Any:
         sought, known = _jnp.ravel(items), _mgpu.sort(_jnp.ravel(tests))
-        found = known.at[_mgpu.search(sought, known)].get(mode="clip")
+        # Unlike an index, `take` may be mapped over Explicit axes.
+        found = _mgpu.take(known, _jnp.minimum(_mgpu.search(sought, known), known.shape[0] - 1))
         return (found == sought).reshape(items.shape) != call.invert
 
     return program

@@ -242,6 +242,15 @@ def test_on_a_mesh(devices, kind):
             assert jax.jit(function)(x).tolist() == np.sort(ROWS, axis=1).tolist()
 
 
+def test_a_batch_over_explicit_axes_meets_one_table(devices):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices[:2])
+    table = jnp.asarray(INTEGERS[:150])
+    with jax.set_mesh(mesh), dropin.kernels_everywhere():
+        x = jax.device_put(INTEGERS.reshape(2, -1), jax.sharding.PartitionSpec("x"))
+        got = jax.jit(jax.vmap(lambda row: mnp.isin(row, table)))(x)
+    assert got.tolist() == np.isin(INTEGERS, INTEGERS[:150]).reshape(2, -1).tolist()
+
+
 PER_DEVICE = {
     "argsort": lambda np, x: np.argsort(x, axis=1),
     "cumprod": lambda np, x: np.cumprod(x[:, :40], axis=1),
