@@ -19,7 +19,10 @@ def write(results: pathlib.Path, folder: pathlib.Path) -> None:
     """Writes conclusions.md and benchmarks.md from the files of all machines, the one with the most cases first."""
     folder.mkdir(exist_ok=True)
     machines = sorted((summary.read(path) for path in results.glob("*.csv")), key=len, reverse=True)
-    said = [f"- **{rows[0].card}.** {headline(rows)} {losses(rows)}\n" for rows in machines]
+    said = [
+        f"- **{rows[0].card}.** {headline(rows)} {losses(rows)} {losses(rows, 'CUB or Thrust', ('CUB', 'Thrust'))}\n"
+        for rows in machines
+    ]
     (folder / "conclusions.md").write_text("".join(said), encoding="utf-8")
     parts = [part for rows in machines for part in machine(rows)]
     (folder / "benchmarks.md").write_text("\n".join(parts), encoding="utf-8")
@@ -35,14 +38,21 @@ def headline(rows: Sequence[Row]) -> str:
     )
 
 
-def losses(rows: Sequence[Row]) -> str:
-    """Returns a sentence with the number of cases, by family, in which ours takes more than `AHEAD` times as long."""
-    ahead = [row for row in won(rows) if row.suite == "rows" and row.ratio is not None and row.ratio < 1 / AHEAD]
-    if not ahead:
-        return "No peer is ahead by more than 10%."
-    families = collections.Counter(row.family for row in ahead).most_common()
-    where = ", ".join(f"{family} ({count})" for family, count in families)
-    return f"A peer is ahead by more than 10% in {len(ahead)} of them: {where}."
+def losses(rows: Sequence[Row], who: str = "A peer", names: tuple[str, ...] = ("",)) -> str:
+    """Returns a sentence with the number of cases, by family, in which ours takes more than `AHEAD` times as long.
+
+    It calls the peers `who`, whose names begin with one of `names`.
+    """
+    ratios = [
+        (row.family, min(ms for name, ms in row.peers.items() if name.startswith(names)) / row.ours)
+        for row in rows
+        if row.suite == "rows" and any(name.startswith(names) for name in row.peers)
+    ]
+    families = collections.Counter(family for family, ratio in ratios if ratio < 1 / AHEAD)
+    if not families:
+        return f"{who} is nowhere ahead by more than 10%."
+    where = ", ".join(f"{family} ({count})" for family, count in families.most_common())
+    return f"{who} is ahead by more than 10% in {families.total()} of {len(ratios)} cases: {where}."
 
 
 def machine(rows: Sequence[Row]) -> list[str]:
