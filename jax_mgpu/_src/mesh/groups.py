@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.preconditions import by_construction, room
-from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
+from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.core.compat import flatten
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.keys.columns import Columns, alike
@@ -19,6 +19,7 @@ from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import by_size, everywhere
 from jax_mgpu._src.mesh.remote_gather import Share, fetch
 from jax_mgpu._src.mesh.sorts import keys_of_all, sort
+from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.groups import sorted_groups
 from jax_mgpu._src.ops.reduce import run_reduce_by_key
 
@@ -69,11 +70,12 @@ def group_by(
         with by_construction():
             values = restore([everywhere(axis, x, counts)[0] for x in plain])
             found, results, _, heads = sorted_groups(asked_here, all_keys, values, names, slots, total)
-        _, number, groups = Share.even(axis, total[0], n).runs(axis, heads, size)
+        first, end = Share.even(axis, total[0], n).own_firsts(heads)
+        number, groups = Share.runs(first, end, size, past=heads.shape[0] - 1)
         number = number.astype(index_dtype(axis.operation, "keys", n))
         arrays, structure = flatten((found, results))
         plain, restore = plain_leaves(arrays)
-        found, results = structure.unflatten(restore([take_or_fill(x, groups) for x in plain]))
+        found, results = structure.unflatten(restore([gather(x, groups, inside=True) for x in plain]))
         return found, results, room(axis.operation, number, size)
 
     def spread() -> tuple[Any, list[jax.Array], jax.Array]:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
+from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.core.operation import ABSENT
-from jax_mgpu._src.keys.bits import keeping_bits
+from jax_mgpu._src.keys.bits import keeping_bits, where
 from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.mesh.exchange import MAX_RAGGED, Parts, by_platform, by_size, exchange, in_rounds
 from jax_mgpu._src.ops.gather import gather
@@ -53,17 +54,24 @@ class Share:
         share._each, share._longer = jnp.asarray(size, total.dtype), jnp.zeros_like(total)
         return share
 
-    def runs(self, axis: Axis, starts: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns which runs start in this share, given their starts' ranks, which ascend.
+    def firsts(self, starts: jax.Array) -> jax.Array:
+        """Returns how many runs start before each device's share, and the number of all runs, `[devices + 1]`.
 
-        Returns: For each device, how many runs start before its share, and the number of all runs, `[devices + 1]`; the
-        number of this share's runs; and the run in each of `size` slots, the last entry of `starts` in the others.
+        The ranks at which runs start ascend.
         """
-        ends = jnp.append(self.lows, self.lows[-1:] + self.counts[-1:]).astype(starts.dtype)
-        firsts = insertion_points(ends, starts)
-        first, number = axis.own(firsts[:-1]), axis.own(firsts[1:] - firsts[:-1])
-        slot = jnp.arange(size, dtype=firsts.dtype)
-        return firsts, number, jnp.where(slot < number, first + slot, starts.shape[0] - 1)
+        ends = jnp.append(self.lows, self.lows[-1:] + self.counts[-1:])
+        return insertion_points(ends.astype(starts.dtype), starts)
+
+    def own_firsts(self, starts: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns how many runs start before this device's share, and before its end."""
+        first, end = insertion_points(stack((self.low, self.low + self.count)).astype(starts.dtype), starts)
+        return first, end
+
+    @staticmethod
+    def runs(first: jax.Array, end: jax.Array, size: int, past: int) -> tuple[jax.Array, jax.Array]:
+        """Returns the number of runs from `first` to `end`, and the run in each of `size` slots, else `past`."""
+        number, slot = end - first, jnp.arange(size, dtype=first.dtype)
+        return number, where(slot < number, first + slot, past)
 
     def within(self, ranks: jax.Array) -> jax.Array:
         """Returns the place of each rank within the share that it is in, of shares by `even` or `of_slots`."""

@@ -27,6 +27,7 @@ from jax_mgpu._src.mesh.remote_gather import Share, begins_of, from_all, put, sl
 from jax_mgpu._src.mesh.segments import heads_of_all, own_part, run_goes_on, segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import keys_of_all, sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
+from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.groups import local_ranks, rank_of_run
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.order_statistics import _order_statistics
@@ -172,11 +173,11 @@ def _unique_of_all(
             in_form(all_keys), size=axis.size * n + 1, count=total[0], **wanted_here
         )
         starts = scan(numbers, exclusive=True)
-    firsts, number, places = Share.even(axis, total[0], n).runs(axis, starts, size)
-    found = jax.tree.map(lambda x: take_or_fill(x, places), found)
-    outputs = [found]
+    firsts = Share.even(axis, total[0], n).firsts(starts)
+    number, places = Share.runs(axis.own(firsts[:-1]), axis.own(firsts[1:]), size, past=starts.shape[0] - 1)
+    outputs = [jax.tree.map(lambda x: gather(x, places, inside=True), found)]
     if wanted["return_index"]:
-        outputs.append(take_or_fill(results[0], places))
+        outputs.append(gather(results[0], places, inside=True))
     if wanted["return_inverse"]:
         own = jax.lax.dynamic_slice(results[-1].astype(given.dtype), (offsets[axis.index],), (n,))
         begins, ends = (x.astype(given.dtype) for x in (firsts[:-1], firsts[1:]))
@@ -185,7 +186,7 @@ def _unique_of_all(
         is_kept = ~jnp.any((rank >= size) & ~is_later, axis=1) & (jnp.arange(n, dtype=given.dtype) < given)
         outputs.append(jnp.where(is_kept, own - jnp.where(is_later, lost, 0).sum(axis=1, dtype=own.dtype), -1))
     if wanted["return_counts"]:
-        outputs.append(take_or_fill(numbers, places))
+        outputs.append(gather(numbers, places, inside=True))
     return outputs, number.astype(index_dtype(axis.operation, "keys", n))
 
 

@@ -66,7 +66,7 @@ from jax_mgpu._src.functions.named_operators import (
     named_leaves,
 )
 from jax_mgpu._src.functions.operators import Kind, select
-from jax_mgpu._src.keys.bits import is_random_key, keeping_bits, where
+from jax_mgpu._src.keys.bits import is_random_key, keeping_bits, shifted, where
 from jax_mgpu._src.keys.columns import (
     Columns,
     alike,
@@ -312,9 +312,15 @@ class Groups(SegmentedItems):
         super().__init__(name, n, heads, covered)
         self.used, self.order = live_mask(size, runs.reshape(1)), order
 
+    @property
+    def bounds(self) -> tuple[jax.Array, jax.Array]:
+        """Where groups begin and end: heads are in range, and n past the groups."""
+        ends = jnp.minimum(shifted(self.heads, -1, fill=self.n), self.count)
+        return self.heads, jnp.maximum(ends, self.heads)
+
     def first(self, x: jax.Array) -> jax.Array:
         """Returns the first row of each group of `x`, which is sorted; 0 past the groups."""
-        return take_or_fill(x, self.places(last=False), unique=True)
+        return take_or_fill(x, self.heads, unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
         """Returns rows of values in the caller's order."""

@@ -282,8 +282,13 @@ class SegmentedItems(Grouping):
     def counts(self, dtype: DTypeLike) -> jax.Array:
         return self._shaped(segment_lengths(self.heads, self.n, self.count, dtype))
 
+    @property
+    def bounds(self) -> tuple[jax.Array, jax.Array]:
+        """Where segments begin and end among the live items."""
+        return segment_bounds(self.heads, self.n, self.count)
+
     def places(self, last: bool) -> jax.Array:
-        begin, end = segment_bounds(self.heads, self.n, self.count)
+        begin, end = self.bounds
         return self._shaped(where(begin < end, end - 1 if last else begin, -1))
 
     @functools.cached_property
@@ -297,7 +302,7 @@ class SegmentedItems(Grouping):
         x = whole_axes(x)
         if self.whole:
             return median(x, self.count)
-        begin, end = (x.astype(self.index_dtype) for x in segment_bounds(self.heads, self.n, self.count))
+        begin, end = (x.astype(self.index_dtype) for x in self.bounds)
         return median_of_segments(x, begin, end, self.count)
 
     def distinct(self, x: jax.Array) -> jax.Array:
