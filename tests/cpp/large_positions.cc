@@ -178,7 +178,7 @@ TEST(merge_rounds_of_many_items) {
 
 TEST(work_of_many_outputs) {
   for (const int64_t drift : {-1, 0, 1}) {
-    // The offsets of removed items must differ. Other offsets may repeat.
+    // With drift -1, offsets are positions of removed items, which differ. Other offsets may repeat.
     const int64_t repeat = drift < 0 ? 1 : 0;
     const std::vector<int64_t> offsets{0, 3, int64_t{1} << 31, int64_t{1} << 32, (int64_t{1} << 32) + repeat, kFar - 1};
     const auto objects = static_cast<int64_t>(offsets.size());

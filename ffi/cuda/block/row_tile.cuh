@@ -25,8 +25,8 @@ struct RowTile {
         rows(static_cast<int>(minimum<int64_t>(tiles.tile_rows, tiles.rows - first))) {}
 };
 
-// The row that a thread works on, relative to the tile, and its first slot there. A thread without a row gets a share
-// of the last row, and `exists` is false.
+// The row that a thread works on, counted from the tile's first, and the first place in that row of the thread's share.
+// A thread without a row gets a share of the last row, and `exists` is false.
 struct RowLane {
   int row;
   int begin;

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
   const int64_t first = int64_t{blockIdx.x} * kTile;
   const auto size = static_cast<int>(clamp<int64_t>(task.live() - first, 0, kTile)), rest = size - thread;
   if (size == 0) {
-    wait_for_last_kernel();  // so that this kernel does not end before it
+    wait_for_last_kernel();  // this kernel must not end before that one
     return;
   }
   const auto is_row = [&](int k) { return k * kPartitionThreads < rest; };

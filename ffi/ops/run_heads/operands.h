@@ -26,7 +26,7 @@ struct RunHeadsOperands {
 
   explicit RunHeadsOperands(const Call& call);
 
-  // A row has at least one tile, whose count gives the row's number of runs.
+  // An empty row has one tile, without items.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(rows.length, tile)); }
 
   // These are for CUDA (plan.h).

@@ -28,7 +28,7 @@ concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 
-// Registers are limited for this many blocks, as long as that spills few of them.
+// The blocks that a multiprocessor should hold: as many as a limit on registers allows with few spills.
 template <typename Order, typename Payload>
 constexpr int sort_blocks_per_processor() {
   constexpr int kWidth = sizeof(typename Order::Word);

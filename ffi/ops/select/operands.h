@@ -1,4 +1,4 @@
-// Moves the items of each row that a mask keeps to the front.
+// Moves items to the front of their row: those that a mask selects.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -31,7 +31,7 @@ struct SelectOperands {
   explicit SelectOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // A row has at least one tile, whose count gives the row's number of kept items.
+  // An empty row has one tile, without items.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(length, tile)); }
 
   // These are for CUDA (plan.h).

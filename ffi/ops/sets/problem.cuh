@@ -18,7 +18,7 @@ struct Problem {
   static constexpr int kItems = kShape.items;
   static constexpr int kTile = set_tile(sizeof(Word));
   static constexpr int kBuffers = kHasPayload ? 1 : 2;
-  // Registers are limited for this many blocks, as far as none spill.
+  // The most blocks for which a multiprocessor has enough registers, without spills.
   static constexpr int kBlocksPerProcessor = sizeof(Word) == 8 || sizeof(Payload) == 8 ? 3 : 4;
 
   MergeTiles<Order> tiles;
