@@ -249,7 +249,7 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
 
 
 def _summed(call: Call) -> int:
-    """Returns the number of items, divided by 16 except along the last axis: XLA:GPU has a kernel for other axes."""
+    """Returns the number of items; a sixteenth of it along all axes but the last, for which XLA:GPU has a kernel."""
     is_last = call.axis is None or call.axis in (-1, call.a.ndim - 1)
     return item_count(call.a) // (1 if is_last else 16)
 
@@ -270,7 +270,7 @@ MULTIPLIED = 2**15  # for fewer items, XLA's running product is faster on a GPU
 
 
 def _multiplied(call: Call) -> int:
-    """Returns the number of items; a small one where XLA:GPU multiplies more of them faster along the last axis."""
+    """Returns the number of items; less than MULTIPLIED wherever XLA:GPU multiplies faster along the last axis."""
     items, shape, axis = item_count(call.a), call.a.shape, -1 if call.axis is None else call.axis
     if not shape or axis not in (-1, len(shape) - 1):
         return items
@@ -540,7 +540,7 @@ COUNTED, PER_BIN = 2**15, 32  # for fewer items, or fewer per bin, XLA's scatter
 
 
 def _counted_items(call: Call) -> int:
-    """Returns the number of items; a small one if XLA:GPU counts more of them faster."""
+    """Returns the number of items; less than COUNTED wherever XLA:GPU counts faster."""
     items = item_count(call.x)
     is_slow = call.weights is None and items < 2**21 and _is_size(call.length) and items < PER_BIN * call.length
     return min(items, COUNTED - 1) if is_slow else items

@@ -68,7 +68,7 @@ SMALL, PER_SEGMENT = 2**17, 32  # for fewer items, XLA's scatter, one kernel, is
 
 
 def _added(call: Call) -> int:
-    """Returns the number of items; a small one for integers if segments have so few that XLA:GPU adds them faster."""
+    """Returns the number of items; less than SMALL for integers in segments so short that XLA:GPU adds faster."""
     items, number = _freely_added(call), call.num_segments
     is_slow = call.data.ndim == 1 and items < 2**23 and isinstance(number, int) and items < PER_SEGMENT * number
     return min(items, SMALL - 1) if is_slow else items

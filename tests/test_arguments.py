@@ -368,7 +368,7 @@ ERRORS = {
     ),
     "segmented_scan: heads: expected an array of numbers, got None": lambda: mgpu.segmented_scan(KEYS, None),
     "mergesort: keys: expected an array of numbers, got 'abc'": lambda: mgpu.mergesort("abc"),
-    "segmented_reduce: heads: expected an array of numbers, got list": (
+    "segmented_reduce: heads: expected an array of numbers, got a list of items of different shapes": (
         lambda: mgpu.segmented_reduce(KEYS, [[1, 2], [3]])
     ),
     "join: kind: expected 'inner' or 'left' or 'right' or 'outer' or 'semi' or 'anti', got ['inner']": (

@@ -57,8 +57,9 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Lowers FEW_ITEMS, up to which a device sorts only the segments that it shares again, so that few slots take both
-    methods.
+    """Lowers FEW_ITEMS, so that few slots take both methods.
+
+    A device with at most so many items in a shared segment sorts only its shared segments again.
     """
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 

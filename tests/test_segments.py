@@ -423,7 +423,7 @@ MISTAKES = {
     ),
     "from_ranges: ends: expected segments that do not overlap": lambda c: Segments.from_ranges(c([0, 2]), c([3, 4])),
     "from_ids: ids: expected ids in non-decreasing order": lambda c: Segments.from_ids(c([0, 1, 0]), 2),
-    "from_ids: ids: expected ids in non-decreasing order, with": lambda c: Segments.from_ids(c([0, -1, 0]), 2),
+    "from_ids: ids: expected ids in non-decreasing order, and": lambda c: Segments.from_ids(c([0, -1, 0]), 2),
 }
 
 

@@ -48,7 +48,7 @@ def repeated(shape: Shape) -> Call:
     def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         del mixable
         x = rng.integers(-4, 5, (n, *width)).astype(jnp.dtype(dtype))
-        least, most = (-1, max(min(spread, n), 0)) if name == "join_columns" else (-2, spread)  # a join has no others
+        least, most = (-1, max(min(spread, n), 0)) if name == "join_columns" else (-2, spread)  # of a join
         places = rng.integers(least, most, k).astype(np.int32)
         if name == "quantile":
             return {"x": x, "places": (places > 0).astype(np.int32), "cotangent": cotangents(shape, rng, dtype, k)}

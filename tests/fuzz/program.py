@@ -46,7 +46,7 @@ OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
     "wide": wide.wide,
 }
 FAMILIES = (*CALLS, *OTHERS)
-WORK = 150_000  # all runs of a program take at most so many items together, beyond a few runs
+WORK = 150_000  # a program runs until its runs have taken so many items together, but at least three times
 AHEAD = 16  # so many runs are started before the first is compared
 
 
@@ -93,11 +93,11 @@ class Program:
             has_loop = "scan" in words or "loop of" in self.text  # a loop of the program or of a comparator
             is_empty = not all(np.size(leaf) for leaf in jax.tree.leaves(operands))
             if has_loop and is_empty and "shard_map" in words and jax.default_backend() == "cpu":
-                return "JAX 0.11's CPU compiler ends the process for loops under shard_map with calls and empty arrays"
+                return "JAX 0.11's CPU compiler crashes if a loop under shard_map has custom calls and empty arrays"
         elif "explicit" in self.mode:
             expected = self.call.oracle(**operands)
             if not all(isinstance(leaf, Zeros) or holds_items(leaf) for leaf in expected):
-                return "JAX 0.10 gives each device all of an empty array over an Explicit mesh, and cannot fetch it"
+                return "JAX 0.10 cannot fetch empty arrays over an Explicit mesh: each shard has the shape of the whole"
         return None
 
     def run(self, draws: Iterator[int]) -> Iterator[Failure | None]:

@@ -79,7 +79,10 @@ def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.
         ):
             host = np.asarray(x, object)  # NumPy makes floats of a list with both 2^63 and smaller integers
     except (TypeError, ValueError) as error:
-        raise type_error(operation, argument, "an array of numbers", type(x).__name__) from error
+        got = type(x).__name__
+        if isinstance(x, (list, tuple)) and isinstance(error, ValueError):
+            got = f"a {got} of items of different shapes"
+        raise type_error(operation, argument, "an array of numbers", got) from error
     return _fitting(operation, argument, _numbers(operation, argument, host, x), limit)
 
 
@@ -145,9 +148,10 @@ def expect_no_axis(operation: str, argument: str, axis_name: AxisName | None) ->
 
 def expect_vector(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """Returns an argument as an array; raises unless it is 1-D."""
-    x = as_array(operation, argument, x, limit)
+    given, x = x, as_array(operation, argument, x, limit)
     if x.ndim != 1:
-        raise value_error(operation, argument, "a 1-D array (batches come from jax.vmap)", describe(x))
+        got = describe(x) if x.ndim else describe(given)
+        raise value_error(operation, argument, "a 1-D array (batches come from jax.vmap)", got)
     return x
 
 

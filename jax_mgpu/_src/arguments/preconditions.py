@@ -82,7 +82,8 @@ def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
         return ~(repeats & (heads > length) & (heads < heads[-1]))
 
     heads = _require(operation, "heads", f"{ASCENDING} ({LENGTHS})", heads, _is_ascending)
-    return _require(operation, "heads", f"the positions where segments start ({IDS})", heads, holds)
+    starts = f"the positions where segments start, padded with one number ({IDS})"
+    return _require(operation, "heads", starts, heads, holds)
 
 
 def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
@@ -182,7 +183,7 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int | None = None)
     return _require(operation, "offsets", expected, offsets, holds)
 
 
-IDS_IN_ORDER = "ids in non-decreasing order, with no other items between those of a segment"
+IDS_IN_ORDER = "ids in non-decreasing order, and no id out of range between two equal ids"
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:

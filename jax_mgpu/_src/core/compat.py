@@ -114,9 +114,9 @@ def is_varying(x: object) -> bool:
 
 
 def varying_alike(functions: Sequence[Callable[[], Any]], *like: object) -> list[Callable[[], Any]]:
-    """Returns functions whose results vary over manual axes if they do in any of the functions.
+    """Returns functions whose results vary over the manual axes of `like` if they vary in some of the functions.
 
-    They then vary as the others. JAX's own results may be typed as varying too little: the indices of a sort do.
+    JAX's own results may be typed as varying too little: the indices of a sort do.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return list(functions)

@@ -62,9 +62,9 @@ from jax_mgpu._src.functions.transform import Load, map_leaves
 
 RULES = "custom_jvp", "custom_vjp"  # names of primitives with a caller's derivative rules begin so
 
-# If a function combines each element of large items by itself, their columns are scanned separately: by a kernel that
-# walks along rows if the numbers of all leaves have one width and a column's item has at most MAX_ROW_ITEM_BYTES, else
-# as a batch, but only if items have more than MOST_JOINT_SCALARS numbers.
+# If a function combines each element of large items by itself, their columns are scanned separately. A kernel that
+# walks along rows scans them if the numbers of all leaves have one width and a column's item has at most
+# MAX_ROW_ITEM_BYTES. If not, and if items have more than MOST_JOINT_SCALARS numbers, columns are scanned as a batch.
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}

@@ -28,8 +28,8 @@ MOST_UPDATES = 1023
 LINE_ITEMS = 32
 # For more devices, XLA:GPU uses NCCL, with an operation per update.
 MAX_RAGGED = 8
-# For at most so many slots in all, each of the devices that share their memory does a whole operation. Programs then
-# compile in a third of the time. But sorts of 2^20 items would take six times as long on four CPU devices.
+# With at most so many slots in all, and if devices share their memory, each device does the whole operation. Programs
+# then compile in a third of the time. But sorts of 2^20 items would take six times as long on four CPU devices.
 FEW_ITEMS = 1 << 16
 
 
@@ -203,7 +203,7 @@ def by_size(axis: Axis, slots: int, gathered: Callable[..., T], spread: Callable
 
 
 def everywhere(axis: Axis, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the live rows of all devices on each device, followed by 0; devices share their memory.
+    """Returns the live rows of all devices on each device, followed by 0; for devices that share their memory.
 
     Args:
       axis: the devices.

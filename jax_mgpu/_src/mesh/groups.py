@@ -61,11 +61,11 @@ def group_by(
     names: Any = asked.op
 
     def gathered() -> tuple[Any, list[jax.Array], jax.Array]:
-        """Groups the rows of all devices on each device; devices share their memory."""
+        """Where devices share their memory: groups the rows of all devices on each device."""
         counts = axis.gather(given)
         plain, restore = plain_leaves(leaves)
         all_keys, _, total = keys_of_all(axis, keys, counts)
-        # The last slot never has a group, so it holds what fills the slots past the groups.
+        # The last slot never has a group: `runs` gives its number to slots past the groups, which take what it holds.
         slots, asked_here = axis.size * n + 1, dataclasses.replace(asked, axis_name=None)
         with by_construction():
             values = restore([everywhere(axis, x, counts)[0] for x in plain])
@@ -81,7 +81,7 @@ def group_by(
     def spread() -> tuple[Any, list[jax.Array], jax.Array]:
         """Combines the values of the sorted rows on the devices that hold them.
 
-        Indices of extrema are fetched by their positions.
+        An extremum's position in the sorted rows is turned into the position that its row had before the sort.
         """
         plain = [plain_leaves([x]) for x in leaves]
         positions = axis.begin(axis.gather(given)) + jnp.arange(n, dtype=given.dtype)
@@ -100,7 +100,7 @@ def group_by(
 
 
 def places_before(axis: Axis, found: jax.Array, given: jax.Array, kept: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns positions of rows before some were removed, from those afterwards; -1 for -1."""
+    """Returns the positions that rows had before others were removed, from their positions afterwards; -1 for -1."""
     n = found.shape[0]
     begin = axis.begin(axis.gather(axis.live("keys", n, given)))
     before, lives = found.astype(begin.dtype) + begin, axis.gather(axis.live("keys", n, kept))

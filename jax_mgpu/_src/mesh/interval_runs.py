@@ -70,7 +70,7 @@ def _gather(
 ) -> jax.Array:
     """Returns slots 0 to `size`, which runs of rows fill.
 
-    `starts` has, for each run, the row of its first slot that is not negative.
+    `starts` has, for each run, the row of its first slot from 0 on.
     """
     lists = {"starts": starts, "offsets": jnp.clip(offsets, 0, size), "fill_value": fill}
     return gather_rows(x=rows, **lists, total=jnp.clip(end, 0, size).reshape(1), size=size, disjoint=False)[0]

@@ -222,7 +222,7 @@ def _dealt(
 
 
 def _window(axis: Axis, slots: int, x: jax.Array, counts: jax.Array, begin: jax.Array, length: jax.Array) -> jax.Array:
-    """Returns a window of the live rows of all devices, followed by 0; the devices share their memory."""
+    """Returns a window of the live rows of all devices, followed by 0; for devices that share their memory."""
     form, (rows, _, _) = RowForm(axis.operation, "x", x), everywhere(axis, x, counts)
     runs = {"starts": begin[None], "offsets": jnp.zeros_like(begin[None]), "total": length[None]}
     return form.unpack(
@@ -273,7 +273,7 @@ def _merge_order(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the slots, of all devices, of this device's share of both arrays' items in order, and their number.
 
-    Each device merges all keys, as devices share their memory. Slots of b follow those of a.
+    For devices that share their memory: each merges all keys. Slots of b follow those of a.
     """
     unused_a, unused_b = (x.shape[0] - counts[:, i] for i, x in enumerate((a, b)))
     (a, a_offsets, a_total), (b, b_offsets, b_total) = (

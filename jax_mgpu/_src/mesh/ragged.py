@@ -30,7 +30,7 @@ from jax_mgpu._src.ops.scan import covered
 def to_dense(
     axis: Axis, given: GivenSegments, rows: Sequence[jax.Array], fills: Sequence[jax.Array], *, width: int
 ) -> list[jax.Array]:
-    """Returns the segments that start on this device, `[m width, elements]` each."""
+    """Returns the m segments that start on this device, with `width` slots each: `[m width, elements]` per array."""
     segments = OverAxis(axis, given)
     begin = segments_fit(axis.operation, segments.begin, lambda: segments.end - segments.begin, width)
     return segments.take(rows, segments.firsts(segments.end - begin, width).reshape(-1), fills)
@@ -45,13 +45,16 @@ def take_segments(
     *,
     size: int,
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """Returns the segments that this device asks for, numbered over all devices."""
+    """Returns segments one after the other: their items, offsets and total.
+
+    `order` has the numbers of the segments that this device asks for; the segments of all devices are numbered in turn.
+    """
     segments = OverAxis(axis, given)
     bounds = [segments.begin, segments.end - segments.begin]
     numbers, most = axis.gather(segments.own), order.shape[0] * axis.size * given.n
 
     def gathered() -> tuple[list[jax.Array], jax.Array, jax.Array]:
-        """Takes segments from the rows of all devices, which share their memory."""
+        """Where devices share their memory: takes segments from the rows of all devices."""
         starts, lengths = (take_or_fill(everywhere(axis, x, numbers)[0], order) for x in bounds)
         offsets, total = saturated_offsets(lengths, most)
         runs = {"starts": starts, "offsets": offsets, "total": total[None]}
@@ -78,7 +81,7 @@ def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, larg
     taken = jnp.minimum(end - begin, k)
 
     def gathered() -> list[jax.Array]:
-        """Selects among the items of all devices, which share their memory."""
+        """Where devices share their memory: selects among the items of all devices."""
         rows, _, total = everywhere(axis, x, segments.lives)
         return _select_first_of_segments(x=rows, begins=begin, ends=end, count=total, k=k, largest=largest)
 
@@ -97,12 +100,15 @@ def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, larg
 def ordered_items(
     axis: Axis, given: GivenSegments, x: jax.Array
 ) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns where this device's segments begin and end, and a function that gives the items of `[ranks, m]`."""
+    """Returns where this device's m segments begin and end, and a function from ranks to items.
+
+    The function takes ranks within the segments, `[k, m]`, and returns the items at these ranks.
+    """
     segments = OverAxis(axis, given)
     begin, end = segments.begin, segments.end
 
     def gathered(ranks: jax.Array) -> jax.Array:
-        """Selects among the items of all devices, which share their memory."""
+        """Where devices share their memory: selects among the items of all devices."""
         rows, _, total = everywhere(axis, x, segments.lives)
         return _segmented_order_statistics(x=rows, begins=begin, ends=end, ranks=ranks, count=total)[0]
 

@@ -206,8 +206,8 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     every = _EveryState(axis, first > 0, front, starts)
     has, rest = every.before(lambda later, earlier: combine(earlier, later), 1)
     last = _row(results, last_slot)
-    # If no later device contributes, `last` replaces `rest`. Otherwise an unused infinite product would have the
-    # gradient NaN, even for a cotangent of 0.
+    # If no later device contributes, `last` replaces `rest`: an infinite product in `rest`, though unused, would have
+    # the gradient NaN, even for a cotangent of 0.
     rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
     whole = _one(combine, last, rest)
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has

@@ -73,7 +73,7 @@ def segmented_sort(
 
 
 def heads_of_all(axis: Axis, heads: jax.Array, n: int, counts: jax.Array) -> jax.Array:
-    """Returns the heads on all devices as sorted global positions; devices share their memory."""
+    """Returns the heads on all devices as sorted global positions; for devices that share their memory."""
     own, past = heads_inside(heads, n).astype(counts.dtype), jnp.iinfo(counts.dtype).max
     given = jnp.where(own < axis.own(counts), own + axis.begin(counts), past)
     heads = Sort(axis.operation, from_all(axis, given)).run()

@@ -66,7 +66,7 @@ def partition(
 def _partition_of_all(
     axis: Axis, leaves: list[jax.Array], keep: jax.Array, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Partitions the positions of all items on each device, because the devices share their memory."""
+    """Where devices share their memory: partitions the positions of all items on each device."""
     n = keep.shape[0]
     live = axis.live("keep", n, count)
     counts = axis.gather(live)
@@ -163,12 +163,12 @@ def unique(
 def _unique_of_all(
     axis: Axis, keys: jax.Array | Columns, size: int, given: jax.Array, **wanted: bool
 ) -> tuple[list[Any], jax.Array]:
-    """Finds the distinct keys of all devices on each device; devices share their memory."""
+    """Where devices share their memory: finds the distinct keys of all devices on each device."""
     n, counts = keys.shape[0], axis.gather(given)
     all_keys, offsets, total = keys_of_all(axis, keys, counts)
     with by_construction():
         wanted_here: dict[str, Any] = {**wanted, "return_counts": True}
-        # The last slot never has a key, so it holds what fills the slots past the keys.
+        # The last slot never has a key: slots past the keys take what it holds.
         found, *results, numbers, _ = local_unique(
             in_form(all_keys), size=axis.size * n + 1, count=total[0], **wanted_here
         )
@@ -244,7 +244,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
     indices = jnp.where(here, indices.astype(live.dtype) + axis.begin(lives), -1)
 
     def gathered() -> TopK:
-        """Finds the first ones among all devices' first items on each device; devices share their memory."""
+        """Where devices share their memory: selects on each among the first k items of all."""
         counts = axis.gather(own)
         items, positions = (everywhere(axis, x, counts)[0] for x in (values, indices))
         found = local_top_k(items, k, largest=largest, count=counts.sum(dtype=counts.dtype))
@@ -287,7 +287,7 @@ def rank(
     n, given = keys.shape[0], axis.live("keys", keys.shape[0], count)
 
     def gathered() -> jax.Array:
-        """Computes the ranks of all items on each device; devices share their memory."""
+        """Where devices share their memory: computes the ranks of all items on each device."""
         counts = axis.gather(given)
         all_keys, _, total = keys_of_all(axis, keys, counts)
         all_heads = heads_of_all(axis, heads, n, counts) if heads.size else heads
@@ -329,7 +329,7 @@ def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array
     lives = axis.gather(live)
 
     def gathered(ranks: jax.Array) -> jax.Array:
-        """Selects among the items of all devices, which share their memory."""
+        """Where devices share their memory: selects among the items of all devices."""
         rows, _, total = everywhere(axis, x, lives)
         return _order_statistics(x=rows, ranks=ranks, count=total)[0]
 

@@ -116,7 +116,7 @@ def _sorted_over(
 def order_of_all(
     axis: Axis, keys: jax.Array, counts: jax.Array, share: Callable[[jax.Array, jax.Array], Share], **how: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sorts the keys of all devices on each device; devices share their memory.
+    """Where devices share their memory: sorts the keys of all devices on each device.
 
     Returns: The global positions of this device's share of the sorted keys, -1 past it; their slots among those of all
     devices; and their number. `share` takes where each device's keys begin among all, and their number.

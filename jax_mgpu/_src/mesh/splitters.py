@@ -143,7 +143,7 @@ def _gathered(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns how many items of each device are less than the key at each rank, and how many are no greater.
 
-    Both are `[sequences, devices, cuts]`. Keys are gathered on all devices, which share their memory.
+    Both are `[sequences, devices, cuts]`. Devices share their memory, and each gathers all keys.
     """
     keys, edges, total = all_everywhere(axis, [_rising(s) for s in sequences], list(counts.T))
     runs, (cuts,) = (len(sequences), axis.size), ranks.shape
@@ -245,7 +245,7 @@ def even_windows(
 ) -> list[tuple[jax.Array, jax.Array]]:
     """Returns where this device's equal part of the items of all devices begins, and its length, in two sequences.
 
-    The devices share their memory. `counts` has the items of all devices in each sequence.
+    For devices that share their memory. `counts` has the items of all devices in each sequence.
     """
     rising = [_rising(s) for s in sequences]
     keys, _, total = all_everywhere(axis, rising, counts)

@@ -55,7 +55,7 @@ class SortedPair:
         return by_platform(self.axis, *forms)()
 
     def _gathered(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
-        """Gathers the other array on all devices, which share their memory."""
+        """Where devices share their memory: gathers the other array on all devices."""
         axis = self.axis
         keys, _, total = everywhere(axis, self.keys[1 - side], self._counts[:, 1 - side])
         operands = self.keys[side], keys, self.live[side].reshape(1), total

@@ -139,10 +139,10 @@ def _reduce_leaf(
     if weights is not None:
         k = weights.ndim - 1
         if weights.shape[0] != entries or weights.shape[1:] != leaf.trailing[:k]:
-            expected = f"one weight for each entry, [{entries}], or for each part of its row"
-            raise value_error(
-                NAME, "weights", f"{expected}, [{entries}, *{leaf.argument}.shape[1:k]]", describe(weights)
-            )
+            name = leaf.argument
+            wider = f"the shape [{entries}, *{name}.shape[1:k]] for a k from 2 to {name}.ndim"
+            expected = f"one weight for each entry, [{entries}], or {wider}"
+            raise value_error(NAME, "weights", expected, describe(weights))
     if leaf.is_empty:
         return leaf.nothing(heads.shape)
     if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrower integers

@@ -383,10 +383,10 @@ def segmented_reduce(
       indices: `[entries]`, integers that may repeat: entry `j` is row `indices[j]` of x, and segments, `ends` and
         `count` refer to entries. An index out of range, or a negative one, is dropped: it adds nothing, is not counted
         and has no gradient.
-      weights: real numbers `[entries]`, or `[entries, *x.shape[1:k]]`, by which entries are multiplied, after `map`, in
-        float32 or wider. Only for `"add"`, and for `"mean"`, which divides the sum of the products by the sum of the
-        weights. Items then have the type of x and weights together, `jnp.result_type`. Without indices, an entry is an
-        item of x.
+      weights: real numbers `[entries]`, or `[entries, *x.shape[1:k]]` for any k, by which entries are multiplied, after
+        `map`, in float32 or wider. Only for `"add"`, and for `"mean"`, which divides the sum of the products by the sum
+        of the weights. Items then have the type of x and weights together, `jnp.result_type`. Without indices, an entry
+        is an item of x.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       map: see `reduce`.

@@ -170,7 +170,7 @@ class Segments(Ranges):
             return cls.of(*_ranges_of_known_ids(name, given, m))
         ids = ids_in_order(name, given, m)
         known = (ids >= 0) & (ids < m)
-        # Ids outside of [0, m) become the id of the item before, or of the item after, so both arrays are sorted.
+        # Ids outside of [0, m) become the id of the item before in `latest`, and of the item after in `earliest`.
         latest = scan(jnp.where(known, ids, -1), "max")
         earliest = scan(jnp.where(known, ids, m), "min", reverse=True)
         numbers = jnp.arange(m, dtype=ids.dtype)

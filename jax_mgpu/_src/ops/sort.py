@@ -104,8 +104,8 @@ def sort(
     digit that all keys share costs nothing. Short arrays are sorted by merging, as in `mergesort`. Rows of a batch that
     fit a block, with keys of at most 16 bits or at most 16 `bits`, are sorted by digits in one launch. One vector of 4-
     or 8-byte values travels with the keys, and on a GPU, from 2^23 items on, so do any values of up to 8 bytes per row;
-    others are gathered by the sorted indices. Several columns are sorted by one integer that combines them, or one
-    after the other.
+    all other values are gathered by the sorted indices. Several columns are sorted by one integer that combines them,
+    or one after the other.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

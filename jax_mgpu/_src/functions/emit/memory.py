@@ -102,7 +102,7 @@ def _view_reshape(x: Memory, params: Mapping[str, Any]) -> Memory:
     whole = Memory.of(x.capture, x.dtype, x.shape)
     axes = [axis for axis, n in enumerate(x.shape) if n != 1]
     if params.get("dimensions") is not None or any(x.strides[axis] != whole.strides[axis] for axis in axes):
-        raise Unsupported(f"reshape of a part of a captured array, {describe(x)}")
+        raise Unsupported(f"reshape of a slice, transpose or broadcast of a captured array, {describe(x)}")
     shape = tuple(params["new_sizes"])
     return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
 
