@@ -193,7 +193,7 @@ def test_joins_by_buckets(rng, kind, dtype):
 
 
 def test_buckets_up_to_their_capacity_and_beyond(rng):
-    """If more rows of b have one key than a table holds, the join takes the other method."""
+    """If more rows of b have one key than a table holds, the join sorts the keys."""
     n_b = 2 * CAPACITY
     a = np.array([5, 6, 5], np.int32)
     join = jax.jit(lambda b: mgpu.join(a, b, "left", size=3 * n_b, assume_sorted=False))

@@ -342,7 +342,7 @@ def test_around_the_edges_of_tiles(op, dtype):
 
 
 def test_a_sum_depends_on_its_interval_alone():
-    """On a GPU, one kernel adds intervals that are close together and another one others, but in the same order."""
+    """On a GPU, one kernel adds intervals that are close together, and another one all the rest, in the same order."""
     rng = np.random.default_rng(8)
     n = 20_000
     x = rng.normal(size=n).astype(np.float32)

@@ -594,7 +594,7 @@ def whole_weights(rng, n, *trailing, dtype="float32"):
 
 @pytest.mark.parametrize("pattern", overlapping(np.random.default_rng(0)))
 def test_rows_gathered_several_times(rng, pattern):
-    """One kernel adds cotangents over intervals in order; others are sorted first."""
+    """One kernel adds cotangents over intervals in order; intervals in any other order are sorted first."""
     starts, lengths = overlapping(rng)[pattern]
     size = int(lengths.sum()) + 3
     for trailing in ((), (2,), (4,), (3, 7)) if size < 10**5 else ((), (7,)):

@@ -75,7 +75,7 @@ def open_library(path: pathlib.Path) -> Library:
     library = _kernels.Library(path)
     built, runtime = tuple(library.description["ffi_api_version"]), ffi_api_version()
     if runtime is not None and built > runtime:
-        # Otherwise a late error would say "No FFI handler registered".
+        # Without this error, a later one would say "No FFI handler registered".
         raise ImportError(
             f"{path} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
             f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."

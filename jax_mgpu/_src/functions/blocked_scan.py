@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# On a CPU, up to MAX_IN_ONE_BLOCK items are one block. More are cut into long blocks, because each adds a total to
-# scan. They are not longer, because sums of floats one after the other round worse than sums by a tree.
+# On a CPU, up to MAX_IN_ONE_BLOCK items are one block. More items are cut into blocks of LONG_BLOCK: shorter blocks
+# would have more totals to scan, and longer ones would round worse, as sums of floats one after the other do.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
 # Blocks scanned in lockstep have SHORT_BLOCK items. Short loops have up to MAX_STEPS steps: each may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256

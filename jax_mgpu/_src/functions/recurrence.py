@@ -68,7 +68,7 @@ def recurrence_of_products(
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
     """Returns products of weights and tangents, where 0 times any weight is 0.
 
-    Otherwise an infinite weight would give NaN, even in segments that a loss does not use.
+    In plain products, an infinite weight would give NaN even in segments that a loss does not use.
     """
     return _weighted(x.ndim)(weights=weights, x=x)[0]
 

@@ -77,7 +77,7 @@ def _gather(
 
 
 class _Runs:
-    """The rows that each device sends to each other one. A run is the part of an interval on one device.
+    """The rows that each device sends to every other one. A run is the part of an interval on one device.
 
     A device packs its runs in the order of slots, so the rows for another device are a range of packed rows.
     """

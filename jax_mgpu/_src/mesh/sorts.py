@@ -24,8 +24,8 @@ from jax_mgpu._src.ops.sort_primitives import Method
 # A sort of so many keys is faster than rounds of merges.
 FEW_KEYS = 1 << 14
 # The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer
-# than keys of 4 bytes and more, so XLA:GPU puts both in one allocation. Otherwise it makes a second one, because GPUs
-# receive only into a special kind of memory.
+# than keys of 4 bytes and more, so XLA:GPU puts both in one allocation. With fewer slots it would make two, because
+# GPUs receive only into a special kind of memory.
 SPARE = 32
 
 

@@ -242,7 +242,7 @@ def take_segments(
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads are
         given as for `segmented_reduce`. The order of a device lists segments by the numbers that `segment_ids` gives
-        there, and the device gets them; the size, the heads and the number are its own.
+        over the axis, and the device gets these segments; the size, the heads and the number are its own.
 
     Returns: `RaggedParts`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
       which can exceed `size`. Without `jax_enable_x64`, a head or a number that does not fit int32 is 2^31 - 1.

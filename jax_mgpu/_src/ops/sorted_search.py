@@ -375,7 +375,7 @@ def segmented_search(
       fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
         scalar.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the segments of all of
-        them, within `jax.shard_map`. Ids are the numbers of segments that `segment_ids` gives there; an id and a key
+        them, within `jax.shard_map`. Ids are the numbers that `segment_ids` gives over the axis; an id and a key
         may have up to 64 bits together. Heads are the starts of the segments that start among a device's own items.
         Positions are those in the global haystack.
 
