@@ -1,5 +1,5 @@
 // A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's rows of a in it. Separate
-// blocks take the chunks beyond the first of a bucket, so that many of them share one frequent key of a.
+// blocks take a bucket's chunks of rows of a beyond the first, so that many blocks share one frequent key of a.
 //
 // The table has a slot for each value of the code bits that follow the bucket's bits. Entries within a slot are sorted
 // by code, then by their rows in b. So the partners of a row of a are one range of the table.
@@ -295,8 +295,8 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   }
 }
 
-// The first blocks of a problem take one bucket each. The blocks after them share the chunks of a beyond the first of
-// each bucket.
+// The first blocks of a problem take one bucket each, with its first chunk of rows of a. The blocks after them share
+// all further chunks.
 static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     join_buckets(const __grid_constant__ BucketJoinOperands operands, unsigned long long* counters) {
   start_next_kernel();

@@ -494,8 +494,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   store_segments(reduction, op, units, ends, memory);
 }
 
-// One thread per tile. The segment that the tile's first end closes may have begun in earlier tiles. The thread
-// combines the states that these left open, from the last tile with an end on, with the tile's own part.
+// One thread per tile. The segment that the tile's first end closes may have begun in the last earlier tile that has an
+// end. The thread combines the states that the earlier tile and those in between left open with its own tile's part.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Operator> reduction, Operator op) {
   using Sums = Sums<Operator, true>;

@@ -15,7 +15,7 @@ namespace mgpu::cuda::row_reducing {
 constexpr int kThreads = kReduceRowsThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kJoinThreads = 1024;
-constexpr int kJoinLeastLanes = 8;     // the fewest lanes of a tile
+constexpr int kJoinLeastLanes = 8;     // the fewest lanes that join_tiles gives a tile
 constexpr int kJoinSerial = 16;        // tiles of a segment that a lane joins; if there are more, the whole block does
 constexpr uint32_t kNoEntry = 0xffff;  // in place of a result's number, for an end that closes none
 static_assert(kReduceRowsStagedBytes / 4 < kNoEntry);
@@ -742,9 +742,9 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
   join_workers<1>(walk, 1, blockIdx.x);
 }
 
-// The segment that a tile's first end closes may have begun in earlier tiles. This kernel combines the states that
-// these left open, from the last tile with an end on, with the tile's own part of the segment. A tile has a power of
-// two of lanes, one for each column of a slice.
+// The segment that a tile's first end closes may have begun in the last earlier tile that has an end. This kernel
+// combines the states that the earlier tile and those in between left open with the tile's own part of the segment. A
+// tile has a power of two of lanes, one for each column of a slice.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator> reduction, Operator op, int lanes) {
   using State = typename Operator::State;
