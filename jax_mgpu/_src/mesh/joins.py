@@ -1,4 +1,4 @@
-"""Joins over a mesh axis: aligned keys give the partners, and result rows are distributed by rank."""
+"""Joins over a mesh axis: by ranges of sorted keys, by buckets of hashed keys, or by searches for partners."""
 
 from __future__ import annotations
 

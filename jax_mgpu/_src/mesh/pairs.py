@@ -121,7 +121,7 @@ class AlignedPair:
         return self._copies_at[side, smallest]
 
     def is_apart(self, axis: Axis) -> jax.Array:
-        """Whether no key is on several devices, on any device."""
+        """Whether each key is on one device alone; the same on all devices."""
         copies = [self._elsewhere(side, smallest) > 0 for side in (0, 1) for smallest in (True, False)]
         return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 

@@ -26,7 +26,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 class Share:
     """This device's share of results, which are numbered over all devices: `count` ranks from `low` on.
 
-    `lows` and `counts` are those of all devices, and `highs` bound the ranks that have a slot on each.
+    `lows` and `counts` are those of all devices, and `highs` bound the ranks that have a slot on each device.
     """
 
     # Each share but the last ones has `_each` ranks; those of the first `_longer` devices have one more.
@@ -112,15 +112,14 @@ def deal(
 class Dealt:
     """The items that contribute to this device's share of results.
 
-    The results of an item end where those of the next one begin, or for a device's last item, at `following`. An item
-    may have no results.
+    The results of an item end where those of the next one begin. An item may have no results.
 
     Args:
       axis: the devices.
       leaves: the data of each item, `[n, ...]`.
       number: the number of this device's first item among the items of all devices.
       begins: `[n]`, the rank of each item's first result, ascending over all devices.
-      following: see above.
+      following: the rank at which the results of this device's last item end.
       share: this device's share.
       size: the number of a device's results, and the number of slots if there is no room for all items.
 

@@ -23,10 +23,10 @@ FEW, SHARE = 128, 4
 class SortedPair:
     """Two arrays, each sorted over all devices, and the place of each key of one among the other's.
 
-    CPU devices gather the other array and search in it; keys to look up may then have any order. On GPUs, a key's place
-    is on the first device whose last key of the other array is not before it. The keys with places on another device
-    form a run, as both arrays are sorted. Each run visits its device, and places come back. If both arrays are
-    distributed alike, few keys travel; otherwise there are several rounds of bounded size.
+    Devices that share their memory gather the other array and search in it; keys to look up may then have any order.
+    Elsewhere, a key's place is on the first device whose last key of the other array is not before it. The keys with
+    places on another device form a run, as both arrays are sorted. Each run visits its device, and places come back. If
+    both arrays are distributed alike, few keys travel; otherwise there are several rounds of bounded size.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
