@@ -1,7 +1,7 @@
 """Turns a call into one that returns derivatives, which are compared with differences of the oracle.
 
-While the order of items stays the same, every operation, even a product, is affine in each number. So central
-differences of the oracle in float64, with any step that keeps the order, are exactly its Jacobian.
+While the order of items stays the same, each call drawn for derivatives, even a product, is affine in each number. So
+central differences of the oracle in float64, with any step that keeps the order, are exactly its Jacobian.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
 def varying_alike(trees: Any, others: Any) -> Any:
     """Returns numbers and directions that, under shard_map, vary over the mesh if any operand does.
 
-    JAX adds cotangents of values that do not vary.
+    Over the devices, JAX would add the cotangents of numbers that do not vary.
     """
     leaves, structure = jax.tree.flatten(trees)
     given = [jnp.asarray(x) for x in (*leaves, *jax.tree.leaves(others))]

@@ -98,8 +98,8 @@ def _cut_and_sorted(
 ) -> list[jax.Array]:
     """Sorts segments on each device, then cuts those that cross a boundary by rank, and exchanges items.
 
-    Only a device's first and last segments can cross a boundary, and are sorted again. A device keeps its number of
-    items, so such a segment is cut at the rank of the item at the boundary.
+    Only a device's first and last segments can cross a boundary. A device keeps its number of items, so such a segment
+    is cut at the rank of the item at the boundary. After the exchange, these segments or all are sorted again.
     """
     name, n = axis.operation, moved[0].shape[0]
 
