@@ -237,7 +237,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
       const float place = minimum(-logf(minimum(share, 1.0f)) * weights.scale, 2.0f * kSampleBins);
       const auto bin = static_cast<int>(Weights::bin(place));
       const SampleBins least{minimum(maximum(bin - 1, 0), kSampleBins - 1), minimum(bin + 1, kSampleBins - 1)};
-      // The earlier of the two cuts decides. If their bins overlap, the bins of both are listed.
+      // Of the cuts by mass and by share, the earlier decides. If their bins overlap, the bins of both are listed.
       if (least.last < cut.first) {
         cut = least;
         has_mass = false;

@@ -29,7 +29,7 @@ struct SearchTree {
   int64_t rows = 0;
   void* keys = nullptr;  // scratch memory
 
-  // A row may begin within a sector, so some keys more than fit are counted.
+  // The keys of two sectors more than `top_bytes` has are allowed, because a row may begin within a sector.
   static constexpr int max_top_keys(int key_width, int64_t top_bytes) {
     return static_cast<int>(top_bytes / key_width) + 2 * fanout(key_width);
   }
