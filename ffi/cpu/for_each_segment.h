@@ -30,8 +30,8 @@ inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds)
   return segments;
 }
 
-// Calls visit_short(segment) for each segment of at most `part` items, with several segments per task, then
-// visit_long(segment) for the others, one after the other, which may use all threads. There must be a segment.
+// Calls visit_short(segment) for each segment of at most `part` items, with several segments per task. Then calls
+// visit_long(segment), which may use all threads, for one longer segment after the other. There must be a segment.
 template <typename Short, typename Long>
 void for_each_segment(Executor& executor, const SegmentBounds& bounds, int64_t part, Short visit_short,
                       Long visit_long) {

@@ -317,7 +317,7 @@ class RowCombiner {
     flush();
   }
 
-  // The same for rows of one bucket. Rows are numbered through all buckets.
+  // Combines the rows from `begin` to `end` of one bucket. Rows are numbered through all buckets.
   __device__ void combine_bucket(int bucket, uint32_t begin, uint32_t end) {
     clear();
     constexpr uint32_t kWarps = kCombineThreads / kWarp;

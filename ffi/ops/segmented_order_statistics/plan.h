@@ -1,4 +1,4 @@
-// Which segments a warp takes, and scratch memory for the others.
+// Which segments a warp takes, and scratch memory for the longer ones.
 #pragma once
 
 #include "ops/common/long_segments.h"

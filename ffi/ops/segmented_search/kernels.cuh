@@ -232,8 +232,8 @@ struct Searches {
     for (int k = 0; k < kCount; ++k) searches[k].narrow_by_node(nodes[k], shift, [](Word code) { return code; });
   }
 
-  // The same for nodes of prefixes. `whole` is the segment of all needles. If some keys agree with the needle in all
-  // bits that their prefixes have, narrow_to_sectors goes on; so it does at either end of the segment.
+  // Narrows the searches by nodes of prefixes. `whole` is the segment of all needles. If some keys agree with the
+  // needle in all bits that their prefixes have, narrow_to_sectors goes on; so it does at either end of the segment.
   __device__ __forceinline__ void narrow_by_prefixes(const Word* level, Range<Position> whole) {
     static_assert(kFanout == 4, "a node has 16 sectors");
     constexpr Position kSpan = 1 << (kFanoutLog * (SearchTree::kPrefixLevel + 1));
