@@ -370,6 +370,10 @@ AT_ONCE = {
         lambda: mgpu.Csr(ITEMS[:2], [0, 1], [[0], [1, 2]], (1, 2)),
         "Csr: offsets: expected an array of numbers, got a list of items of different shapes",
     ),
+    "fill of lists": (
+        lambda: mgpu.select(ITEMS, ITEMS > 2, fill_value=[[1], [2, 3]]),
+        "select: fill_value: expected a scalar, got a list",
+    ),
     "csr product size": (
         lambda: MATRIX.matmul(MATRIX.T, size=2**40),
         "Csr.matmul: size: expected fewer than 2^31 items, or jax_enable_x64 for int64 indices, got 1099511627776",

@@ -297,7 +297,11 @@ def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argumen
 
 
 def _host_fill(x: Any, operation: str, argument: str, dtype: np.dtype) -> np.ndarray:
-    result: np.ndarray = _fill(_numbers(operation, argument, np.asarray(x), x), x, operation, argument, dtype)
+    try:
+        host = np.asarray(x)
+    except ValueError as error:  # lists of different lengths
+        raise value_error(operation, argument, "a scalar", f"a {type(x).__name__}") from error
+    result: np.ndarray = _fill(_numbers(operation, argument, host, x), x, operation, argument, dtype)
     return result
 
 
