@@ -175,7 +175,7 @@ WITH_HEADS = {
 def test_ids_given_as_heads_are_reported_where_they_exceed_the_items(name):
     call = jax.jit(WITH_HEADS[name])
     ids = np.int32([6, 7, 7, 7, 90, 90])
-    expected = "where segments start (Segments.from_ids takes the segment of each item), first broken at position 2"
+    expected = "padded with one number (Segments.from_ids takes the segment of each item), first broken at position 2"
     jax.block_until_ready(call(ids))
     with mgpu.checks():
         assert error_of(lambda: call(ids)).endswith(expected)
