@@ -183,7 +183,7 @@ def test_no_data_is_gathered(name, devices, form):
 MAX_EQUATIONS, MAX_TEXT = 475, 50
 LONG_PROGRAMS = {
     "join": (410, 52),
-    "set_difference, columns": (540, 56),
+    "set_difference, columns": (450, 48),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import fill_operand
@@ -205,12 +206,14 @@ def _dealt(
         """Cuts all items on each device, which takes its part of them."""
         live = _live_counts(axis, (a[0], b[0]), counts, slots)
         every = [axis.gather(x) for x in live]
-        windows = even_windows(axis, _whole((a[0], b[0]), live, descending), every, pairs=pairs)
-        moved = [
-            [keeping_bits(functools.partial(_window, axis, slots), x, every[i], *windows[i]) for x in leaves]
-            for i, leaves in enumerate((a, b))
-        ]
-        return moved[0], moved[1], windows[0][1], windows[1][1]
+        whole = _whole((a[0], b[0]), live, descending)
+        edges, total, cuts, numbers = even_windows(axis, whole, every, pairs=pairs)
+        ends = axis.size * a[0].shape[0], axis.size * (a[0].shape[0] + b[0].shape[0])
+        moved = []
+        for i, leaves in enumerate((a, b)):
+            move = functools.partial(_window, axis, i, ends[i], slots)
+            moved.append([keeping_bits(move, x, edges, total, cuts, numbers[i]) for x in leaves])
+        return moved[0], moved[1], numbers[0], numbers[1]
 
     def spread(a: list[jax.Array], b: list[jax.Array], counts: tuple[jax.Array, jax.Array]) -> Any:
         a_parts, b_parts = pair_parts(axis, (a[0], b[0]), counts, pairs=pairs, descending=descending)
@@ -221,13 +224,31 @@ def _dealt(
     return moved
 
 
-def _window(axis: Axis, slots: int, x: jax.Array, counts: jax.Array, begin: jax.Array, length: jax.Array) -> jax.Array:
-    """Returns a window of the live rows of all devices, followed by 0; for devices that share their memory."""
-    form, (rows, _, _) = RowForm(axis.operation, "x", x), everywhere(axis, x, counts)
-    runs = {"starts": begin[None], "offsets": jnp.zeros_like(begin[None]), "total": length[None]}
-    return form.unpack(
-        gather_rows(x=form.pack("x", rows), **runs, fill_value=form.fill(0), size=slots, disjoint=True)[0]
-    )
+def _window(
+    axis: Axis,
+    side: int,
+    end: int,
+    slots: int,
+    x: jax.Array,
+    edges: jax.Array,
+    total: jax.Array,
+    cuts: jax.Array,
+    length: jax.Array,
+) -> jax.Array:
+    """Returns this device's rows of one side, followed by 0; for devices that share their memory.
+
+    Rows of all devices are first gathered to their places among the items of both sides, which are less than `end`.
+    """
+    form, n = RowForm(axis.operation, "x", x), x.shape[0]
+    own, missing = np.arange(axis.size) * n, np.full(axis.size, axis.size * n)
+    starts = np.concatenate([missing, own] if side else [own, missing])
+    given: dict[str, Any] = {"fill_value": form.fill(0), "disjoint": True}
+    every = {"starts": np.append(starts, axis.size * n).astype(edges.dtype), "offsets": edges, "total": total}
+    rows = gather_rows(x=axis.gather_rows(form.pack("x", x)), size=end, **every, **given)[0]
+    # Of the runs that start at cuts, only that of this side's begin has rows. XLA would compile a kernel to choose it.
+    offsets = np.array([0, 0, 0, slots] if side else [0, slots, slots, slots], cuts.dtype)
+    window = {"starts": cuts, "offsets": offsets, "total": length[None]}
+    return form.unpack(gather_rows(x=rows, size=slots, **window, **given)[0])
 
 
 def merge(

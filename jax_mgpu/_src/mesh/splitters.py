@@ -13,9 +13,9 @@ import numpy as np
 
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.core.compat import fori_loop, stack
-from jax_mgpu._src.keys.bits import is_words, of_words, ordered_integers, words_of
+from jax_mgpu._src.keys.bits import is_words, of_words, ordered_integers, where, words_of
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.mesh.exchange import all_everywhere, by_platform, everywhere
+from jax_mgpu._src.mesh.exchange import all_everywhere, by_platform
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
@@ -216,10 +216,11 @@ def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
 
 def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
     """Returns, `[2, devices, cuts]`, how many equal keys of a sequence and device precede a balanced path's cut."""
-    a, b = equal.sum(1, dtype=equal.dtype)
-    paired = jnp.minimum((rest + 1) // 2, jnp.minimum(a, b))
-    alone = jnp.maximum(rest - 2 * jnp.minimum(a, b), 0)
-    shares = stack([paired + jnp.where(a > b, alone, 0), paired + jnp.where(b > a, alone, 0)])
+    own = equal.sum(1, dtype=equal.dtype)
+    other = jax.lax.rev(own, (0,))  # a stack of two rows would be a kernel of its own
+    fewer = jnp.minimum(own, other)
+    paired, alone = jnp.minimum((rest + 1) >> 1, fewer), jnp.maximum(rest - 2 * fewer, 0)
+    shares = paired + where(own > other, alone, 0)
     return jnp.clip(shares[:, None] - before(equal), 0, equal)
 
 
@@ -242,14 +243,16 @@ def even_edges(
 
 def even_windows(
     axis: Axis, sequences: Sequence[Sorted], counts: Sequence[jax.Array], *, pairs: bool
-) -> list[tuple[jax.Array, jax.Array]]:
-    """Returns where this device's equal part of the items of all devices begins, and its length, in two sequences.
+) -> tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]:
+    """Cuts this device's equal part out of the items of all devices in two sequences.
 
     For devices that share their memory. `counts` has the items of all devices in each sequence.
+
+    Returns: Where the items of each device begin in the first sequence followed by the second, and where the last ones
+    end; the number of all items, `[1]`; there, where the part of each sequence begins and ends, `[4]`; its lengths.
     """
-    rising = [_rising(s) for s in sequences]
-    keys, _, total = all_everywhere(axis, rising, counts)
-    heads = jnp.concatenate([np.zeros(1, total.dtype), everywhere(axis, rising[0], counts[0])[2]])
+    keys, edges, total = all_everywhere(axis, [_rising(s) for s in sequences], counts)
+    heads = edges[:: axis.size][:2]
     ends = axis.index.astype(total.dtype) + np.array([0, 1, 0, 1], total.dtype)
     ranks = _even_ranks(axis, total[0], ends)
     needles = _order_statistics(x=keys, ranks=ranks, count=total)[0]
@@ -258,9 +261,9 @@ def even_windows(
         _segmented_search(**given, haystack_count=total, right=right, exact=False)[0].reshape(2, 1, 2)
         for right in (False, True)
     )
-    begins = heads.reshape(2, 1, 1)
-    cuts = _at_ranks(low - begins, high - begins, ranks[:2], pairs=pairs)[:, 0]
-    return [(begin, end - begin) for begin, end in cuts]
+    # Places of the second sequence count the items of the first.
+    cuts = _at_ranks(low, high, ranks[:2] + heads[1], pairs=pairs)[:, 0]
+    return edges, total, cuts.reshape(4), list(cuts[:, 1] - cuts[:, 0])
 
 
 def _even_ranks(axis: Axis, total: jax.Array, device: jax.Array) -> jax.Array:
