@@ -19,6 +19,7 @@ key in the merge replaces these bits, until at most 64 bits remain.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeGuard
@@ -251,6 +252,12 @@ def travelling(parts: Sequence[Columns], i: int) -> list[int]:
 def key_starts(keys: jax.Array | Columns) -> jax.Array:
     """Returns which keys differ from the previous one, as the first does."""
     return _run_starts(keys.digits() if isinstance(keys, Columns) else _digits(keys, False))
+
+
+def key_ends(keys: jax.Array) -> jax.Array:
+    """Returns which keys but the last differ from the next one."""
+    differs = [words[:-1] != words[1:] for words, _ in _digits(keys, False)]
+    return functools.reduce(operator.or_, differs)
 
 
 def expect_keys(

@@ -202,21 +202,27 @@ def by_size(axis: Axis, slots: int, gathered: Callable[..., T], spread: Callable
     return by_platform(axis, gathered, spread) if are_few else spread
 
 
-def everywhere(axis: Axis, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def everywhere(
+    axis: Axis, x: jax.Array, counts: jax.Array, edges: tuple[jax.Array, jax.Array] | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the live rows of all devices on each device, followed by 0; for devices that share their memory.
 
     Args:
       axis: the devices.
       x: this device's rows.
       counts: the rows of each device.
+      edges: the last two results of an earlier call with these counts.
 
     Returns: The rows, where those of each device begin and the last ones end, and the number of all rows, `[1]`.
     """
-    return all_everywhere(axis, [x], [counts])
+    return all_everywhere(axis, [x], [counts], edges)
 
 
 def all_everywhere(
-    axis: Axis, arrays: Sequence[jax.Array], counts: Sequence[jax.Array]
+    axis: Axis,
+    arrays: Sequence[jax.Array],
+    counts: Sequence[jax.Array],
+    edges: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`everywhere` for several arrays, in one result: the rows of the first one come first."""
     dtype, form, slots = counts[0].dtype, RowForm(axis.operation, "x", arrays[0]), [x.shape[0] for x in arrays]
@@ -224,8 +230,10 @@ def all_everywhere(
     begins = [end - axis.size * n + np.arange(axis.size) * n for n, end in zip(slots, ends, strict=True)]
     # One more run, which is empty: XLA:CPU would compile a kernel for a constant of evenly spaced numbers.
     starts = np.concatenate([*begins, [0]]).astype(dtype)
-    offsets, total = scan(jnp.concatenate([*counts, np.zeros(1, dtype)]), exclusive=True, return_total=True)
-    total = total.reshape(1)
+    if edges is None:
+        offsets, total = scan(jnp.concatenate([*counts, np.zeros(1, dtype)]), exclusive=True, return_total=True)
+        edges = offsets, total.reshape(1)
+    offsets, total = edges
     gathered = [axis.gather_rows(form.pack("x", x)) for x in arrays]
     every = jnp.concatenate(gathered) if len(arrays) > 1 else gathered[0]
     runs = {"starts": starts, "offsets": offsets, "total": total, "fill_value": form.fill(0)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ import numpy as np
 from jax_mgpu._src.arguments.check import value_error
 from jax_mgpu._src.arguments.counts import count_of, heads_inside, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
-from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.named_operators import Grouping, Leaf
 from jax_mgpu._src.functions.operators import Kind, wide_dtype
@@ -25,7 +23,7 @@ from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.segments import segmented_sort
 from jax_mgpu._src.mesh.selections import item_at, ordered_items, run_marks
 from jax_mgpu._src.mesh.sorts import sort
-from jax_mgpu._src.ops.order_statistics import middle
+from jax_mgpu._src.ops.order_statistics import FEWER, HALVINGS, middle, middle_ranks
 from jax_mgpu._src.ops.reduce_by_id import _has_id
 
 
@@ -85,7 +83,7 @@ class _All(_OverAxis):
 
     def median(self, x: jax.Array) -> jax.Array:
         number, items_at = ordered_items(self.axis, x, self.count)
-        return middle(x.dtype, number, lambda ranks: list(items_at(stack(ranks))))
+        return middle(x.dtype, number, lambda: items_at(middle_ranks(number)))
 
     def distinct(self, x: jax.Array) -> jax.Array:
         with by_construction():
@@ -123,11 +121,13 @@ class _Segments(_OverAxis):
 
     def median(self, x: jax.Array) -> jax.Array:
         ordered, begin = self._sorted(x), self.places(last=False)
+        number = self.counts(begin.dtype)
 
-        def items_at(ranks: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        def items() -> list[jax.Array]:
+            ranks = [middle_ranks(number, *which) for which in zip(FEWER, HALVINGS, strict=True)]
             return [self.take(ordered, jnp.where(begin >= 0, begin + rank, -1)) for rank in ranks]
 
-        return middle(x.dtype, self.counts(begin.dtype), items_at)
+        return middle(x.dtype, number, items)
 
     def distinct(self, x: jax.Array) -> jax.Array:
         marks = run_marks(self.axis, self._sorted(x), self.live, self.heads)

@@ -64,11 +64,11 @@ def group_by(
         """Where devices share their memory: groups the rows of all devices on each device."""
         counts = axis.gather(given)
         plain, restore = plain_leaves(leaves)
-        all_keys, _, total = keys_of_all(axis, keys, counts)
+        all_keys, offsets, total = keys_of_all(axis, keys, counts)
         # The last slot never has a group: `runs` gives its number to slots past the groups, which take what it holds.
         slots, asked_here = axis.size * n + 1, dataclasses.replace(asked, axis_name=None)
         with by_construction():
-            values = restore([everywhere(axis, x, counts)[0] for x in plain])
+            values = restore([everywhere(axis, x, counts, (offsets, total))[0] for x in plain])
             found, results, _, heads = sorted_groups(asked_here, all_keys, values, names, slots, total)
         first, end = Share.even(axis, total[0], n).own_firsts(heads)
         number, groups = Share.runs(first, end, size, past=heads.shape[0] - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -278,16 +278,25 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     return lower, upper, weight, error
 
 
-def middle(
-    dtype: DTypeLike, number: jax.Array, items_at: Callable[[Sequence[jax.Array]], Sequence[jax.Array]]
-) -> jax.Array:
-    """Returns medians of `number` items each, NaN without items or if one is NaN; `items_at` gives items at ranks."""
+# The ranks of the items below and above the middle, and of the last one: of so many items fewer, halved so many times.
+# One formula gives all three, because XLA:CPU compiles a choice more slowly.
+FEWER, HALVINGS = np.array([1, 0, 1]), np.array([1, 1, 0])
+
+
+def middle_ranks(number: jax.Array, fewer: np.ndarray = FEWER, halvings: np.ndarray = HALVINGS) -> jax.Array:
+    """Returns ranks of items around the middle of `number` items each, `[3, ...]`, or those that are asked for."""
+    shape = *fewer.shape, *[1] * number.ndim
+    fewer, halvings = (x.astype(number.dtype).reshape(shape) for x in (fewer, halvings))
+    return jnp.maximum((number - fewer) >> halvings, 0)
+
+
+def middle(dtype: DTypeLike, number: jax.Array, items: Callable[[], Iterable[jax.Array]]) -> jax.Array:
+    """Returns medians of `number` items each, NaN without items or if one is NaN; `items` are those at middle ranks."""
     is_float = jnp.issubdtype(dtype, jnp.floating)
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     if number.size == 0:  # a batch over an Explicit mesh cannot reshape it
         return jnp.zeros(number.shape, dtype)
-    last = jnp.maximum(number - 1, 0)
-    *both, greatest = items_at([last >> 1, number >> 1, last])
+    *both, greatest = items()
     below, above = (x.astype(accumulator_dtype(dtype)) for x in both)
     found = between(below, above, where(number & 1 == 1, 0, 0.5).astype(below.dtype))
     undefined = number == 0
@@ -298,25 +307,19 @@ def middle(
 
 def median_of_segments(x: jax.Array, begin: jax.Array, end: jax.Array, count: jax.Array) -> jax.Array:
     """Returns the median of each segment."""
+    number = end - begin
 
-    def items_at(ranks: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        return list(_segmented_order_statistics(x=x, begins=begin, ends=end, ranks=_rows(ranks), count=count)[0])
+    def items() -> jax.Array:
+        ranks = middle_ranks(number)
+        return _segmented_order_statistics(x=x, begins=begin, ends=end, ranks=ranks, count=count)[0]
 
-    return middle(x.dtype, end - begin, items_at)
+    return middle(x.dtype, number, items)
 
 
 def median(x: jax.Array, count: jax.Array) -> jax.Array:
     """Returns the median of all items."""
     number = live_items(x.shape[0], count, index_dtype("median", "x", x.shape[0])).reshape(())
-    return middle(x.dtype, number, lambda ranks: list(_order_statistics(x=x, ranks=_rows(ranks), count=count)[0]))
-
-
-def _rows(ranks: Sequence[jax.Array]) -> jax.Array:
-    """Returns ranks as rows, chosen by the number of the row: XLA:CPU makes a shorter program of it than of a stack."""
-    row, found = np.arange(len(ranks)).reshape(-1, *[1] * ranks[0].ndim), ranks[0][None]
-    for i, rank in enumerate(ranks[1:], 1):
-        found = where(jnp.asarray(row == i), rank, found)
-    return found
+    return middle(x.dtype, number, lambda: _order_statistics(x=x, ranks=middle_ranks(number), count=count)[0])
 
 
 def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:

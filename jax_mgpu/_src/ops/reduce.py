@@ -65,7 +65,7 @@ from jax_mgpu._src.functions.operators import (
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import Load, one_leaf
 from jax_mgpu._src.keys.bits import keeping_bits, ordered_together, shifted, where
-from jax_mgpu._src.keys.columns import Columns, key_starts, run_keys, whole_keys
+from jax_mgpu._src.keys.columns import Columns, key_ends, run_keys, whole_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
 from jax_mgpu._src.ops.order_statistics import median, median_of_segments
@@ -310,11 +310,11 @@ class SegmentedItems(Grouping):
         method = Method.FASTEST if self.whole else Method.MERGING
         with by_construction():
             ordered = Sort(self.name, x, count=self.count, heads=heads, method=method).run()
-        differs, places = key_starts(ordered).astype(self.index_dtype), self.places(last=False)
-        # The first item of a segment counts, whether or not it differs from the item before.
-        firsts = take_or_fill(differs, places.reshape(-1)).reshape(places.shape)
+        differs, places = key_ends(ordered).astype(self.index_dtype), self.places(last=True)
+        # The last item of a segment counts, whether or not it differs from the item behind it.
+        lasts = take_or_fill(differs, places.reshape(-1)).reshape(places.shape)
         number = self.combine(Kind.ADD, differs)
-        return number + (places >= 0).astype(number.dtype) - firsts
+        return number + (places >= 0).astype(number.dtype) - lasts
 
     def _shaped(self, results: jax.Array) -> jax.Array:
         return results.squeeze(0) if self.whole else results
