@@ -125,7 +125,8 @@ def test_items_past_the_count_and_without_an_id_add_nothing(rng):
 def test_sums_of_few_items(rng, n, size):
     x = mixed(rng, (n, 1), -60, 60)
     x[rng.random(n) < 0.001] = np.inf
-    for ids in (rng.integers(-1, size + 1, n), np.full(n, size - 1, np.int32)):
+    drawn = rng.integers(-1, size + 1, n)
+    for ids in (drawn, np.sort(drawn), np.full(n, size - 1, np.int32)):
         check(np.asarray(mgpu.reduce_by_id(x, ids, size)), x, ids, size)
 
 
@@ -184,7 +185,7 @@ def drawn_ids(rng, kind, n, size):
 @with_many_items
 @pytest.mark.parametrize("kind", ["uniform", "skewed", "one id", "sorted"])
 @pytest.mark.parametrize(
-    ("width", "size"), [(1, 1), (1, 5000), (1, 17_000), (1, 30_000), (2, 100), (3, 700), (8, 2048)]
+    ("width", "size"), [(1, 1), (1, 5000), (1, 17_000), (1, 30_000), (2, 100), (3, 700), (8, 2048), (16, 1024)]
 )
 def test_sums_in_tables_of_digits_are_exact(rng, width, size, kind):
     n = MANY // width + 3

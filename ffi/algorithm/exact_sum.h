@@ -21,7 +21,7 @@ struct ExactSum {
       : binades(clamp(63 - static_cast<int>(kMantissaBits) - ceil_log2(items), 1, 32)),
         factor((1u << 16) / static_cast<unsigned>(binades) + 1) {}
 
-  MGPU_HOST_DEVICE int limbs() const { return ceil_div(static_cast<int>(kLargestExponent), binades); }
+  MGPU_HOST_DEVICE int limbs() const { return static_cast<int>(limb(1, kLargestExponent)) + 1; }
 
   // Subnormal numbers have the exponent of the smallest normal one.
   MGPU_HOST_DEVICE static uint32_t exponent(uint32_t bits) { return maximum(bits >> kMantissaBits & kSpecial, 1u); }

@@ -74,14 +74,18 @@ struct Part {
 
   // Calls use(elements, slots, row_of) for kInFlight items of each thread at a time. `slots` are the slots of the
   // items' results, or kNobody, and row_of(k) is the row of item k. All threads of a warp make each call together. The
-  // next items are loaded before these are used.
-  template <typename Use>
-  __device__ __forceinline__ void for_each(Use use) const {
+  // next items are loaded before these are used, and the first ones before begin() is called.
+  template <typename Use, typename Begin>
+  __device__ __forceinline__ void for_each(Use use, Begin begin) const {
     with_width<void>(ids, [&](auto ids) {
       const unsigned done = has_vectors ? count / kInFlight * kInFlight : 0;
-      if (done > 0) for_each_vector(ids.data, done, use);
-      if (done < count) for_each_item(ids.data, done, use);
+      if (done > 0) for_each_vector(ids.data, done, use, begin);
+      if (done < count) for_each_item(ids.data, done, use, begin);
     });
+  }
+  template <typename Use>
+  __device__ __forceinline__ void for_each(Use use) const {
+    for_each(use, [] {});
   }
 
  private:
@@ -100,8 +104,8 @@ struct Part {
   }
 
   // Takes neighbouring items that are loaded at once: items of one id, or of several ids with one or two columns.
-  template <typename Id, typename Use>
-  __device__ __forceinline__ void for_each_vector(const Id* ids, unsigned end, Use use) const {
+  template <typename Id, typename Use, typename Begin>
+  __device__ __forceinline__ void for_each_vector(const Id* ids, unsigned end, Use use, Begin begin) const {
     Element next[kInFlight];
     Id next_ids[kInFlight];
     const auto fetch = [&](unsigned from) {
@@ -115,10 +119,11 @@ struct Part {
         next_ids[0] = ids[width(item)];
       }
     };
-    constexpr unsigned kStep = kInFlight * kThreads;
+    const unsigned step = kInFlight * blockDim.x;
     fetch(threadIdx.x * kInFlight);
+    begin();
 #pragma unroll 1
-    for (unsigned first = 0; first + warp_begin() * kInFlight < end; first += kStep) {
+    for (unsigned first = 0; first + warp_begin() * kInFlight < end; first += step) {
       const unsigned item = first + threadIdx.x * kInFlight;
       Element elements[kInFlight];
       uint32_t slots[kInFlight];
@@ -134,18 +139,18 @@ struct Part {
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) slots[k] = slot == kNobody ? kNobody : slot + k;
       }
-      fetch(item + kStep);
+      fetch(item + step);
       use(elements, slots, [&](int k) { return first_row + width(item + k); });
     }
   }
 
   // Past the end, the last item is loaded again: unguarded loads are all in flight at once, while guarded ones wait for
   // each other.
-  template <typename Id, typename Use>
-  __device__ __forceinline__ void for_each_item(const Id* ids, unsigned begin, Use use) const {
+  template <typename Id, typename Use, typename Begin>
+  __device__ __forceinline__ void for_each_item(const Id* ids, unsigned from, Use use, Begin begin) const {
     Element next[kInFlight];
     Id next_ids[kInFlight];
-    const auto item_of = [&](unsigned first, int k) { return first + k * kThreads + threadIdx.x; };
+    const auto item_of = [&](unsigned first, int k) { return first + k * blockDim.x + threadIdx.x; };
     const auto fetch = [&](unsigned first) {
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
@@ -154,9 +159,10 @@ struct Part {
         next[k] = x[item];
       }
     };
-    fetch(begin);
+    fetch(from);
+    if (from == 0) begin();
 #pragma unroll 1
-    for (unsigned first = begin; first + warp_begin() < count; first += kInFlight * kThreads) {
+    for (unsigned first = from; first + warp_begin() < count; first += kInFlight * blockDim.x) {
       Element elements[kInFlight];
       uint32_t slots[kInFlight];
 #pragma unroll
@@ -165,7 +171,7 @@ struct Part {
         slots[k] = slot_of(next_ids[k], item - width(item) * width.divisor, item < count);
         elements[k] = next[k];
       }
-      fetch(first + kInFlight * kThreads);
+      fetch(first + kInFlight * blockDim.x);
       use(elements, slots, [&](int k) { return first_row + width(item_of(first, k)); });
     }
   }

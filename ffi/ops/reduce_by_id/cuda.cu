@@ -68,9 +68,9 @@ id_combining::IdCombination<Operator> combination_of(const ReduceByIdOperands& o
 }
 
 template <typename Kernel>
-int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes) {
+int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes, int threads = id_combining::kThreads) {
   allow_shared(call, kernel, bytes);
-  return resident_blocks(call, kernel, id_combining::kThreads, bytes, INT32_MAX);
+  return resident_blocks(call, kernel, threads, bytes, INT32_MAX);
 }
 
 // The number of entries of a table that has tags, because it does not hold all results: as many as there is room for.
@@ -80,8 +80,8 @@ int tagged_entries(int64_t room, int64_t entry_bytes) {
   return entries;
 }
 
-unsigned blocks_of_slots(const ReduceByIdOperands& operands) {
-  return static_cast<unsigned>(ceil_div<int64_t>(operands.segments.rows * operands.slots(), id_combining::kThreads));
+unsigned blocks_of_slots(const ReduceByIdOperands& operands, int threads) {
+  return static_cast<unsigned>(ceil_div<int64_t>(operands.segments.rows * operands.slots(), threads));
 }
 
 // The previous kernel has filled the states.
@@ -116,7 +116,7 @@ void combine_in_any_order(const Call& call, cudaStream_t stream, const ReduceByI
   Workspace workspace = workspace_of(call);
   auto* const states = reinterpret_cast<typename Operator::State*>(operands.layout(workspace, call));
   const auto combination = combination_of<Operator>(operands, states, {operands.result, operands.wide_result});
-  const unsigned blocks = blocks_of_slots(operands);
+  const unsigned blocks = blocks_of_slots(operands, kThreads);
   fill_states<<<blocks, kThreads, 0, stream>>>(combination, op);
   check_launch(call);
   launch_combination(call, stream, operands, combination, op);
@@ -128,9 +128,12 @@ void launch_clear(const Call& call, cudaStream_t stream, const ReduceByIdOperand
                   const id_summing::IdSums<Operator>& sums, bool clears_all) {
   using namespace id_summing;
   const int64_t limbs = operands.segments.rows * (sums.sum.limbs() + 1) * operands.slots();
-  const int blocks = resident_blocks(call, clear_limbs<Operator>, kThreads, 0, ceil_div<int64_t>(limbs, kThreads));
-  clear_limbs<Operator><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sums, clears_all);
-  check_launch(call);
+  const int blocks = resident_blocks(call, clear_limbs<Operator>, kThreads, 0, ceil_div<int64_t>(limbs, 2 * kThreads));
+  if (clears_all) {
+    clear_limbs<Operator><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sums, true);
+    return check_launch(call);
+  }
+  launch_overlapping(call, stream, clear_limbs<Operator>, static_cast<unsigned>(blocks), kThreads, 0, sums, false);
 }
 
 // Adds the items to limbs, by tables of digits (sum_by_digits.cuh). Returns whether the device has room for these.
@@ -160,6 +163,37 @@ bool launch_digits(const Call& call, cudaStream_t stream, const ReduceByIdOperan
   return true;
 }
 
+__global__ void clear_mask(unsigned long long* mask) {
+  start_next_kernel();
+  *mask = 0;
+}
+
+// Adds the items to limbs in device memory.
+template <typename Operator>
+void launch_limbs(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
+                  id_summing::IdSums<Operator> sums) {
+  using namespace id_summing;
+  const int64_t problems = operands.segments.rows, slots = problems * operands.slots();
+  const int64_t problem_items = operands.segments.length * operands.width, items = problems * problem_items;
+  const int64_t count = operands.x_stride == 0 ? problem_items : items;
+  const bool clears_all = slots * (sums.sum.limbs() + 1) <= maximum(kMaxClearedLimbs, count);
+  if (!clears_all) {
+    clear_mask<<<1, 1, 0, stream>>>(sums.mask);
+    check_launch(call);
+    const int blocks = resident_blocks(call, find_limbs<Operator>, kThreads, 0, ceil_div<int64_t>(count, kThreads));
+    launch_overlapping(call, stream, find_limbs<Operator>, static_cast<unsigned>(blocks), kThreads, 0, sums, count);
+  }
+  launch_clear(call, stream, operands, sums, clears_all);
+  const auto kernel = sum_items<Operator>;
+  const bool are_spread = items <= minimum(kMaxSpreadItems, kSpreadItemsPerSlot * slots);
+  const int threads = are_spread ? kSpreadThreads : kThreads;
+  sums.items.entries = are_spread ? 4 * threads : tagged_entries(shared_memory_limit(call), kSumEntryBytes);
+  const int64_t bytes = sums.items.entries * kSumEntryBytes, min_items = are_spread ? kInFlight * threads : kThreads;
+  sums.items.parts = parts_of(operands, most_blocks(call, kernel, bytes, threads), min_items);
+  const auto blocks = static_cast<unsigned>(problems * sums.items.parts);
+  launch_overlapping(call, stream, kernel, blocks, threads, bytes, sums);
+}
+
 // Adds few floats up exactly, in one launch. Returns whether blocks have room for all limbs.
 template <typename Operator>
 bool sum_in_ranges(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
@@ -167,17 +201,16 @@ bool sum_in_ranges(const Call& call, cudaStream_t stream, const ReduceByIdOperan
   using namespace id_summing;
   const int64_t items = operands.segments.length * operands.width, problems = operands.segments.rows;
   const int64_t id_bytes = operands.width * (sums.sum.limbs() + 1) * int64_t{sizeof(uint64_t)};
-  constexpr int64_t kListBytes = kListedRows * sizeof(uint32_t);
-  const int64_t room = maximum<int64_t>(shared_memory_limit(call) - kListBytes - kLineBytes, 0) / id_bytes;
+  const int64_t list_bytes = operands.segments.length * int64_t{sizeof(uint32_t)};
+  const int64_t room = maximum<int64_t>(shared_memory_limit(call) - list_bytes - kLineBytes, 0) / id_bytes;
   if (room == 0) return false;
-  const int64_t wished = items <= kThreads ? 1 : minimum(kSumRanges / 2, multiprocessors(call) / problems);
-  const int64_t ranges = maximum(ceil_div(operands.size, room), minimum(wished, operands.size));
+  const int64_t wished = clamp<int64_t>(multiprocessors(call) / problems, 1, kSumRanges / 2);
+  sums.range_ids = static_cast<unsigned>(minimum(room, ceil_div(operands.size, wished)));
+  const int64_t ranges = ceil_div<int64_t>(operands.size, sums.range_ids);
   if (ranges > kSumRanges) return false;
-  sums.range_ids = static_cast<unsigned>(ceil_div(operands.size, ranges));
-  const bool lists = items > kThreads || ranges > 1;
-  const auto kernel = lists ? sum_ranges<true, Operator> : sum_ranges<false, Operator>;
-  const int64_t bytes = sums.range_ids * id_bytes + (lists ? kListBytes : 0);
-  const int64_t warps = lists ? kWarp : clamp<int64_t>(ceil_div<int64_t>(items, kWarp), 4, kWarp);
+  const auto kernel = sum_ranges<Operator>;
+  const int64_t bytes = sums.range_ids * id_bytes + list_bytes;
+  const int64_t warps = clamp<int64_t>(ceil_div<int64_t>(items, kListedIds * kWarp), 1, kWarp);
   allow_shared(call, kernel, bytes);
   const dim3 grid(static_cast<unsigned>(problems), static_cast<unsigned>(ranges));
   kernel<<<grid, static_cast<unsigned>(warps * kWarp), bytes, stream>>>(sums, op);
@@ -202,24 +235,10 @@ void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands
                         {operands.result, operands.wide_result}};
   if (operands.sums_few() && sum_in_ranges(call, stream, operands, sums, op)) return;
   if (!(operands.sums_many() && launch_digits(call, stream, operands, sums))) {
-    const int64_t problem_items = operands.segments.length * operands.width;
-    const int64_t count = operands.x_stride == 0 ? problem_items : problems * problem_items;
-    const bool clears_all = problems * limbs <= maximum(kMaxClearedLimbs, count);
-    if (!clears_all) {
-      check(call, cudaMemsetAsync(sums.mask, 0, sizeof(*sums.mask), stream));
-      const int blocks = resident_blocks(call, find_limbs<Operator>, kThreads, 0, ceil_div<int64_t>(count, kThreads));
-      find_limbs<Operator><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sums, count);
-      check_launch(call);
-    }
-    launch_clear(call, stream, operands, sums, clears_all);
-    const auto kernel = sum_items<Operator>;
-    sums.items.entries = tagged_entries(shared_memory_limit(call), kSumEntryBytes);
-    const int64_t bytes = sums.items.entries * kSumEntryBytes;
-    sums.items.parts = parts_of(operands, most_blocks(call, kernel, bytes), kThreads);
-    const auto blocks = static_cast<unsigned>(problems * sums.items.parts);
-    launch_overlapping(call, stream, kernel, blocks, kThreads, bytes, sums);
+    launch_limbs(call, stream, operands, sums);
   }
-  launch_overlapping(call, stream, finish_sums<Operator>, blocks_of_slots(operands), kThreads, 0, sums, op);
+  launch_overlapping(call, stream, finish_sums<Operator>, blocks_of_slots(operands, kFinishThreads), kFinishThreads, 0,
+                     sums, op);
 }
 
 }  // namespace

@@ -19,6 +19,12 @@ constexpr int64_t kSumRanges = 128;
 // All limbs are cleared if there are at most so many, or as many as items. Of more limbs, a pass over the items finds
 // those in use.
 constexpr int64_t kMaxClearedLimbs = int64_t{1} << 21;
+// Up to so many floats, and so many for each result, are added up by small blocks, of which a device starts more at
+// once.
+constexpr int64_t kMaxSpreadItems = int64_t{1} << 21;
+constexpr int64_t kSpreadItemsPerSlot = 128;
+constexpr int kSpreadThreads = 256;
+constexpr int kFinishThreads = 128;  // per block that rounds sums
 // Tables of digits serve problems of at least kDigitItems floats, and kDigitItemsPerSlot for each result. A problem has
 // at most kMaxDigitLength rows, so that a limb has room for a block's digits.
 constexpr int64_t kDigitItems = int64_t{1} << 22;

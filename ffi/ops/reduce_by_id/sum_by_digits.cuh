@@ -183,6 +183,7 @@ __device__ __forceinline__ void add_digits_of(const IdSums<Operator>& sums, cons
   const LimbTable others(words, kOtherEntries);
   const DigitTable digits(words + kOtherEntries * (kSumEntryBytes / sizeof(uint32_t)), sums.table_slots,
                           sums.table_groups, window);
+  others.clear();
   __syncthreads();
   items.for_each([&](auto& elements, uint32_t (&keys)[kInFlight], auto /*row_of*/) {
     if (!__any_sync(0xffffffffu, digits.add(elements, keys))) return;
@@ -223,7 +224,10 @@ __global__ void __launch_bounds__(kThreads) add_digits(const __grid_constant__ I
   const ExponentWindow window = choose_window(items, minimum(sums.table_groups, ExponentWindow::kMaxGroups));
   wait_for_last_kernel();
   if (window.groups == 0) {
-    add_part(sums, Items(sums.items, false), LimbTable(words, sums.items.entries));
+    const LimbTable limbs(words, sums.items.entries);
+    limbs.clear();
+    __syncthreads();
+    add_part(sums, Items(sums.items, false), limbs, [] {});
   } else {
     add_digits_of(sums, items, window, words);
   }

@@ -67,20 +67,36 @@ struct IdSums {
     used = fold_warp(used, [](uint64_t a, uint64_t b) { return a | b; });
     if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = used;
     __syncthreads();
-    if (threadIdx.x < kWarp) mark_warp(of_warps[threadIdx.x]);
+    if (threadIdx.x < kWarp) mark_warp(threadIdx.x < blockDim.x / kWarp ? of_warps[threadIdx.x] : 0);
   }
 };
 
-// Finds the limbs of all items, including dead ones, which at worst waste limbs. The mask is clear.
+// Finds the limbs of all items, including dead ones, which at worst waste limbs.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) find_limbs(IdSums<Operator> sums, int64_t count) {
+  start_next_kernel();
+  using Element = typename Operator::Element;
+  const auto* const x = sums.items.x;
+  constexpr int kItems = Vector<Element>::kItems;
+  const auto limbs = static_cast<unsigned>(sums.sum.limbs());
   uint64_t used = 0;
+  const auto take = [&](Element element) {
+    const float item = widen(element);
+    const auto field = std::bit_cast<uint32_t>(item) >> ExactSum::kMantissaBits & ExactSum::kSpecial;
+    const unsigned limb =
+        field == ExactSum::kSpecial ? limbs : sums.sum.limb(maximum(field, 1u), ExactSum::kLargestExponent);
+    used |= static_cast<uint64_t>(item != 0) << limb;
+  };
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
+  const int64_t vectors = reinterpret_cast<uintptr_t>(x) % sizeof(Vector<Element>) == 0 ? count / kItems : 0;
 #pragma unroll 4
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
-    const auto limbs = static_cast<unsigned>(sums.sum.limbs());
-    const auto term = sums.sum.term(widen(sums.items.x[i]), ExactSum::kLargestExponent, limbs);
-    used |= static_cast<uint64_t>(term.value != 0) << term.limb;
+  for (int64_t i = first; i < vectors; i += step) {
+    const auto vector = Vector<Element>::load(x, i * kItems);
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) take(vector.items[k]);
   }
+  for (int64_t i = vectors * kItems + first; i < count; i += step) take(x[i]);
+  wait_for_last_kernel();
   sums.mark(used);
 }
 
@@ -91,9 +107,14 @@ __global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums, b
   const int64_t slots = sums.items.slots, problems = sums.items.segments.rows;
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
   if (clears_all) {
-    for (int64_t i = first; i <= problems * (sums.sum.limbs() + 1) * slots; i += step) sums.items.states[i] = 0;
+    const int64_t words = problems * (sums.sum.limbs() + 1) * slots + 1;
+    for (int64_t i = first; i < words / 2; i += step) {
+      reinterpret_cast<ulonglong2*>(sums.items.states)[i] = ulonglong2{0, 0};
+    }
+    if (first == 0) sums.items.states[words - 1] = 0;
     return;
   }
+  wait_for_last_kernel();
   const uint64_t used = *sums.mask;
   for (int64_t problem = 0; problem < problems; ++problem) {
     for (int k = 0; k <= sums.sum.limbs(); ++k) {
@@ -103,13 +124,19 @@ __global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums, b
   }
 }
 
+__device__ __forceinline__ uint64_t sum_warp(uint64_t value) {
+  return fold_warp(value, [](uint64_t a, uint64_t b) { return a + b; });
+}
+
 // A block's table of limbs. The first limb to reach an entry keeps it, as in combine_items. A limb has two halves, as
 // shared memory has no native atomic addition of 64 bits.
 class LimbTable {
  public:
   __device__ __forceinline__ LimbTable(uint32_t* words, int entries)
-      : low_(words), high_(words + entries), tags_(words + 2 * entries), entries_(entries) {
-    for (int i = threadIdx.x; i < entries; i += kThreads) {
+      : low_(words), high_(words + entries), tags_(words + 2 * entries), entries_(entries) {}
+
+  __device__ __forceinline__ void clear() const {
+    for (int i = threadIdx.x; i < entries_; i += static_cast<int>(blockDim.x)) {
       low_[i] = high_[i] = 0;
       tags_[i] = kNobody;
     }
@@ -118,18 +145,20 @@ class LimbTable {
   // Adds the terms of a thread's items to the limbs `keys`, in the table or among `limbs` in device memory. All threads
   // of a warp call it together. The value before an addition to the low half gives the carry. All additions to low
   // halves are in flight before the first carry is needed.
-  __device__ __forceinline__ void add(const uint32_t (&keys)[kInFlight], uint64_t (&terms)[kInFlight],
+  __device__ __forceinline__ void add(uint32_t (&keys)[kInFlight], uint64_t (&terms)[kInFlight],
                                       unsigned long long* limbs) const {
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      if (!are_alike(keys[k])) continue;
+      terms[k] = sum_warp(terms[k]);
+      if (threadIdx.x % kWarp != 0) keys[k] = kNobody;
+    }
     const Places<false, kInFlight> places(keys, tags_, entries_);
     uint32_t before[kInFlight];
     bool in_halves[kInFlight];
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
-      bool is_used = places.is_used(k);
-      if (are_alike(keys[k])) {
-        terms[k] = fold_warp(terms[k], [](uint64_t a, uint64_t b) { return a + b; });
-        is_used &= threadIdx.x % kWarp == 0;
-      }
+      const bool is_used = places.is_used(k);
       before[k] = 0;
       in_halves[k] = is_used && places.in_table(k);
       if (in_halves[k]) {
@@ -148,7 +177,7 @@ class LimbTable {
 
   // Adds all entries to the limbs in device memory.
   __device__ __forceinline__ void flush(unsigned long long* limbs) const {
-    for (int i = threadIdx.x; i < entries_; i += kThreads) {
+    for (int i = threadIdx.x; i < entries_; i += static_cast<int>(blockDim.x)) {
       const uint64_t sum = uint64_t{high_[i]} << 32 | low_[i];
       if (sum != 0) atomicAdd(limbs + tags_[i], static_cast<unsigned long long>(sum));
     }
@@ -161,38 +190,45 @@ class LimbTable {
   int entries_;
 };
 
-// Takes the place of a table that would hold only few of many limbs: it adds to device memory.
-struct NoTable {
-  __device__ __forceinline__ void add(const uint32_t (&keys)[kInFlight], const uint64_t (&terms)[kInFlight],
+// Whether ids are so frequent in a sample of a block's items that a table of some limbs pays. `tags` is scratch memory.
+template <typename Items>
+__device__ inline bool has_frequent_ids(const Items& items, uint32_t* tags) {
+  const unsigned count = 4 * blockDim.x;
+  for (unsigned i = threadIdx.x; i < count; i += blockDim.x) tags[i] = kNobody;
+  const auto item = static_cast<unsigned>(uint64_t{items.count} * threadIdx.x / blockDim.x);
+  const auto id = static_cast<uint32_t>(items.ids[items.width(item)]);
+  __syncthreads();
+  const bool is_known = atomicCAS(tags + (id ^ id >> 12) % count, kNobody, id) == id;
+  return __syncthreads_count(is_known) > static_cast<int>(blockDim.x / 16);
+}
+
+// A table of limbs, or none if it would hold few of many limbs.
+struct ChosenTable {
+  LimbTable table;
+  bool is_used = false;
+
+  __device__ __forceinline__ void add(uint32_t (&keys)[kInFlight], uint64_t (&terms)[kInFlight],
                                       unsigned long long* limbs) const {
+    if (is_used) return table.add(keys, terms, limbs);
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
       if (keys[k] != kNobody) atomicAdd(limbs + keys[k], static_cast<unsigned long long>(terms[k]));
     }
   }
-  __device__ __forceinline__ void flush(unsigned long long* /*limbs*/) const {}
+  __device__ __forceinline__ void flush(unsigned long long* limbs) const {
+    if (is_used) table.flush(limbs);
+  }
 };
 
-// Whether ids are so frequent in a sample of a block's items that a table of some limbs pays. `tags` is scratch memory.
-template <typename Items>
-__device__ inline bool has_frequent_ids(const Items& items, uint32_t* tags) {
-  constexpr unsigned kTags = 4096;
-  for (unsigned i = threadIdx.x; i < kTags; i += kThreads) tags[i] = kNobody;
-  const auto item = static_cast<unsigned>(uint64_t{items.count} * threadIdx.x / kThreads);
-  const auto id = items.count > 0 ? static_cast<uint32_t>(items.ids[items.width(item)]) : 0;
-  __syncthreads();
-  const bool is_known = atomicCAS(tags + (id ^ id >> 12) % kTags, kNobody, id) == id;
-  return __syncthreads_count(is_known) > kThreads / 16;
-}
-
-// Adds a block's items up in a table, and then the table to the limbs in device memory.
-template <typename Operator, typename Items, typename Table>
-__device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const Items& items, const Table& table) {
+// Adds a block's items up in a table, and then the table to the limbs in device memory. begin() is called when the
+// first items are on their way.
+template <typename Operator, typename Items, typename Table, typename Begin>
+__device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const Items& items, const Table& table,
+                                         Begin begin) {
   const auto slot_count = static_cast<unsigned>(sums.items.slots), limb_count = static_cast<unsigned>(sums.sum.limbs());
   auto* const limbs = sums.limbs_of(sums.items.problem());
   uint64_t used = 0;
-  __syncthreads();
-  items.for_each([&](auto& elements, uint32_t (&keys)[kInFlight], auto /*row_of*/) {
+  const auto add = [&](auto& elements, uint32_t (&keys)[kInFlight], auto /*row_of*/) {
     uint64_t terms[kInFlight];
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
@@ -204,24 +240,25 @@ __device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const Ite
       used |= uint64_t{1} << term.limb;
     }
     table.add(keys, terms, limbs);
-  });
+  };
+  items.for_each(add, begin);
   sums.mark(used);
   table.flush(limbs);
 }
 
-// Adds the items up. The limbs and the mask are clear.
+// Adds the items up. The previous kernel clears the limbs and the mask.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_items(const __grid_constant__ IdSums<Operator> sums) {
   extern __shared__ uint32_t words[];
   start_next_kernel();
   const Part<LimbOf<typename Operator::Element>> items(sums.items, false);
-  const bool has_table = has_frequent_ids(items, words);
-  wait_for_last_kernel();
-  if (has_table) {
-    add_part(sums, items, LimbTable(words, sums.items.entries));
-  } else {
-    add_part(sums, items, NoTable{});
-  }
+  ChosenTable chosen{LimbTable(words, sums.items.entries)};
+  add_part(sums, items, chosen, [&] {
+    chosen.is_used = has_frequent_ids(items, words);
+    if (chosen.is_used) chosen.table.clear();
+    __syncthreads();
+    wait_for_last_kernel();
+  });
 }
 
 // The result of a slot, given its limbs: limb(k) is a reference to limb k.
@@ -230,17 +267,25 @@ __device__ float sum_of(const IdSums<Operator>& sums, const LimbRange& range, Li
   const uint64_t special = range.has_special ? uint64_t{limb(sums.sum.limbs())} : 0;
   if (special != 0) return ExactSum::special(special);
   const uint32_t largest = ExactSum::kLargestExponent - static_cast<uint32_t>(range.first * sums.sum.binades);
-  return sums.sum.round([&](int k) -> decltype(limb(k)) { return limb(range.first + k); }, range.used, largest);
+  // Few limbs are loaded at once. Otherwise, each step would wait for the one before it, as it changes a limb.
+  constexpr int kFew = 3;
+  if (range.used > kFew) {
+    return sums.sum.round([&](int k) -> decltype(limb(k)) { return limb(range.first + k); }, range.used, largest);
+  }
+  uint64_t few[kFew];
+#pragma unroll
+  for (int k = 0; k < kFew; ++k) few[k] = k < range.used ? uint64_t{limb(range.first + k)} : 0;
+  return sums.sum.round([&](int k) -> uint64_t& { return few[k]; }, kFew, largest);
 }
 
 template <typename Operator>
 __global__ void finish_sums(IdSums<Operator> sums, Operator op) {
-  wait_for_last_kernel();
   const int64_t slots = sums.items.slots;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= sums.items.segments.rows * slots) return;
-  const int64_t problem = i / slots;
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t problem = sums.items.segments.rows == 1 ? 0 : i / slots;
   auto* const limbs = sums.limbs_of(problem) + (i - problem * slots);
+  wait_for_last_kernel();
+  if (i >= sums.items.segments.rows * slots) return;
   const float sum =
       sum_of(sums, LimbRange(sums.sum, *sums.mask), [=](int k) -> unsigned long long& { return limbs[k * slots]; });
   sums.result.store(i, op.finish(sum, 0));
@@ -273,43 +318,123 @@ struct HalvedLimb {
   __device__ void operator+=(uint64_t sum) const { *this = *this + sum; }
 };
 
-// A block of sum_ranges goes over a few thousand rows at a time, and lists those whose ids are in its range.
+// The sums of a warp's items while all lanes have the same slot. Each lane has two limbs in registers, as additions to
+// one limb in shared memory would wait for each other.
+struct Held {
+  uint32_t slot = kNobody;
+  unsigned limb = 0;
+  unsigned lowest = 0;  // the lowest exponent of the second limb
+  uint64_t sums[2] = {};
+
+  __device__ __forceinline__ void start(const ExactSum& sum, uint32_t its_slot, uint32_t bits) {
+    const unsigned largest = __reduce_max_sync(0xffffffffu, ExactSum::exponent(bits));
+    slot = its_slot;
+    limb = sum.limb(minimum(largest, ExactSum::kLargestExponent), ExactSum::kLargestExponent);
+    lowest = ExactSum::kSpecial - (limb + 2) * static_cast<unsigned>(sum.binades);
+    sums[0] = sums[1] = 0;
+  }
+
+  // Returns whether one of the limbs has the item's exponent, and adds it then.
+  __device__ __forceinline__ bool add(const ExactSum& sum, uint32_t bits) {
+    const auto binades = static_cast<unsigned>(sum.binades);
+    const unsigned place = ExactSum::exponent(bits) - lowest;
+    if (place >= 2 * binades) return false;
+    const bool is_first = place >= binades, is_normal = (bits << 1 >> (ExactSum::kMantissaBits + 1)) != 0;
+    const uint32_t mantissa = (bits & ((1u << ExactSum::kMantissaBits) - 1)) | uint32_t{is_normal}
+                                                                                   << ExactSum::kMantissaBits;
+    const uint64_t magnitude = uint64_t{mantissa} << (is_first ? place - binades : place);
+    const uint64_t value = bits >> 31 != 0 ? 0 - magnitude : magnitude;
+    sums[0] += is_first ? value : 0;
+    sums[1] += is_first ? 0 : value;
+    return true;
+  }
+};
+
+// A block's sums of the items of a range of ids, with all limbs of these ids.
+template <typename Operator>
+struct RangeSums {
+  const ExactSum& sum;
+  Halves halves;
+  unsigned slots;
+  unsigned used = 0;  // the limbs in use
+  Held held{};
+
+  // All threads of a warp call it. Without an item, `slot` is kNobody.
+  __device__ __forceinline__ void add(uint32_t slot, float item) {
+    if (are_alike(slot)) return add_alike(slot, item);
+    if (slot != kNobody) add_one(slot, item);
+  }
+
+  // All threads of a warp call it with the same slot.
+  __device__ __forceinline__ void add_alike(uint32_t slot, float item) {
+    const auto bits = std::bit_cast<uint32_t>(item);
+    if (held.slot != slot) {
+      flush();
+      held.start(sum, slot, bits);
+    }
+    if (!held.add(sum, bits)) add_one(slot, item);
+  }
+
+  __device__ __forceinline__ void add_one(uint32_t slot, float item) {
+    const auto term = sum.term(item, ExactSum::kLargestExponent, static_cast<unsigned>(sum.limbs()));
+    if (term.value == 0) return;
+    used |= 1u << term.limb;
+    halves.add(slot + term.limb * slots, term.value);
+  }
+
+  __device__ __forceinline__ void flush() {
+    if (held.slot == kNobody) return;
+#pragma unroll
+    for (unsigned k = 0; k < 2; ++k) {
+      const uint64_t value = sum_warp(held.sums[k]);
+      if (value == 0) continue;
+      used |= 1u << (held.limb + k);
+      if (threadIdx.x % kWarp == 0) halves.add(held.slot + (held.limb + k) * slots, value);
+    }
+  }
+};
+
+// Lists the rows whose ids are in a block's range. Threads load neighbouring ids.
 constexpr unsigned kListedIds = 16;  // per thread
-constexpr unsigned kListedRows = kListedIds * kThreads;
 
 template <typename Id>
 class RowList {
  public:
-  __device__ RowList(const Id* ids, unsigned rows, unsigned first_id, unsigned own_ids, uint32_t* list)
-      : ids_(ids), rows_(rows), first_(first_id), own_(own_ids), list_(list) {
-    is_aligned_ = reinterpret_cast<uintptr_t>(ids) % minimum<int>(4 * sizeof(Id), 16) == 0;
-  }
-
-  // Loads the ids of the rows from `begin` on.
-  __device__ __forceinline__ void fetch(unsigned begin) {
+  __device__ RowList(const Id* ids, unsigned rows) {
+    const bool is_aligned = reinterpret_cast<uintptr_t>(ids) % minimum<int>(4 * sizeof(Id), 16) == 0;
 #pragma unroll
     for (unsigned k = 0; k < kListedIds; k += 4) {
-      const unsigned row = row_of(begin, k);
+      const unsigned first = row(k);
       Id four[4] = {-1, -1, -1, -1};
-      if (is_aligned_ && row + 4 <= rows_) {
-        load_bytes<sizeof(four)>(four, ids_ + row);
+      if (is_aligned && first + 4 <= rows) {
+        load_bytes<sizeof(four)>(four, ids + first);
       } else {
 #pragma unroll
         for (unsigned j = 0; j < 4; ++j) {
-          if (row + j < rows_) four[j] = ids_[row + j];
+          if (first + j < rows) four[j] = ids[first + j];
         }
       }
-      memcpy(next_ + k, four, sizeof(four));
+      memcpy(ids_ + k, four, sizeof(four));
     }
   }
 
-  // Lists the fetched rows whose ids are in the range. `listed` is 0 before. All threads call it, then __syncthreads().
-  __device__ __forceinline__ void list(unsigned begin, uint32_t* listed) const {
+  // If all rows of a warp have one id, which is in the range, its place there, and else kNobody.
+  __device__ __forceinline__ uint32_t one_id(unsigned first_id, unsigned own_ids, unsigned rows) const {
+    const Id id = __shfl_sync(0xffffffffu, ids_[0], 0);
+    const auto place = static_cast<Unsigned>(id) - Unsigned{first_id};
+    if (!__all_sync(0xffffffffu, ids_[0] == id || row(0) >= rows) || place >= Unsigned{own_ids}) return kNobody;
+    bool are_one = true;
+#pragma unroll
+    for (unsigned k = 1; k < kListedIds; ++k) are_one &= ids_[k] == id || row(k) >= rows;
+    return __all_sync(0xffffffffu, are_one) ? static_cast<uint32_t>(place) : kNobody;
+  }
+
+  // Lists the rows whose ids are in the range. `listed` is 0 before. All threads call it, and then __syncthreads().
+  __device__ __forceinline__ void list(unsigned first_id, unsigned own_ids, uint32_t* rows, uint32_t* listed) const {
     unsigned mine = 0;
 #pragma unroll
     for (unsigned k = 0; k < kListedIds; ++k) {
-      using Unsigned = std::make_unsigned_t<Id>;
-      mine |= static_cast<unsigned>(static_cast<Unsigned>(next_[k]) - Unsigned{first_} < Unsigned{own_}) << k;
+      mine |= static_cast<unsigned>(static_cast<Unsigned>(ids_[k]) - Unsigned{first_id} < Unsigned{own_ids}) << k;
     }
     const auto lane = static_cast<int>(threadIdx.x) % kWarp;
     const auto count = static_cast<unsigned>(__popc(mine));
@@ -324,101 +449,67 @@ class RowList {
     place += __shfl_sync(0xffffffffu, base, kWarp - 1) - count;
     for (; mine != 0; mine &= mine - 1) {
       const auto k = static_cast<unsigned>(__ffs(static_cast<int>(mine)) - 1);
-      list_[place++] = row_of(begin, k & ~3u) + k % 4;
+      rows[place++] = row(k);
     }
   }
 
- private:
-  __device__ __forceinline__ static unsigned row_of(unsigned begin, unsigned k) {
-    return begin + k * kThreads + threadIdx.x * 4;
+  // The row of a thread's id k.
+  __device__ __forceinline__ static unsigned row(unsigned k) {
+    return k / 4 * 4 * blockDim.x + threadIdx.x * 4 + k % 4;
   }
 
-  const Id* ids_;
-  unsigned rows_;
-  unsigned first_;
-  unsigned own_;
-  uint32_t* list_;
-  bool is_aligned_;
-  Id next_[kListedIds];
+ private:
+  using Unsigned = std::make_unsigned_t<Id>;
+
+  Id ids_[kListedIds];
 };
 
 // Adds up problems of few items. Each block reads all ids of a problem, and adds up the items of a range of ids, in a
-// table of all limbs of these ids. Thus no block waits for another, and no limbs in device memory need to be clear. A
-// block that has all ids takes an item per thread at a time. Others list their rows first, as most lanes of a warp
-// would have no item.
-template <bool kLists, typename Operator>
+// table of all limbs of these ids. Thus no block waits for another, and no limbs in device memory need to be clear.
+// Blocks list their rows first, as most lanes of a warp would have no item.
+template <typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_ranges(const __grid_constant__ IdSums<Operator> sums, Operator op) {
   extern __shared__ uint32_t table[];
   __shared__ uint32_t used_limbs, listed;
   const auto& combination = sums.items;
   const int64_t problem = blockIdx.x;
-  const unsigned first_id = blockIdx.y * sums.range_ids, size = static_cast<unsigned>(combination.size);
-  const unsigned own_ids = minimum(sums.range_ids, size - minimum(first_id, size));
+  const unsigned first_id = blockIdx.y * sums.range_ids;
+  const unsigned own_ids = minimum(sums.range_ids, static_cast<unsigned>(combination.size) - first_id);
   const Quotient width = combination.width;
-  const unsigned slots = own_ids * width.divisor, limbs = sums.sum.limbs(), entries = (limbs + 1) * slots;
-  const auto rows = static_cast<unsigned>(combination.segments.live(problem)), items = rows * width.divisor;
+  const unsigned slots = own_ids * width.divisor, entries = (sums.sum.limbs() + 1) * slots;
+  const auto rows = static_cast<unsigned>(combination.segments.live(problem));
   const auto* const x = combination.x + problem * combination.x_stride * width.divisor;
-  const Halves halves{table, table + entries};
-  unsigned used = 0;
-  const auto clear = [&] {
+  const IndexVector ids = combination.ids.from(problem * combination.ids_stride);
+  uint32_t* const list = table + 2 * entries;
+  RangeSums<Operator> range_sums{sums.sum, Halves{table, table + entries}, slots};
+  with_width<void>(ids, [&](auto all_ids) {
+    const RowList own(all_ids.data, rows);
     for (unsigned i = threadIdx.x; i < 2 * entries; i += blockDim.x) table[i] = 0;
     if (threadIdx.x == 0) used_limbs = listed = 0;
     __syncthreads();
-  };
-  const auto add = [&](bool is_own, uint32_t slot, typename Operator::Element element) {
-    const auto term = sums.sum.term(widen(element), ExactSum::kLargestExponent, limbs);
-    uint64_t value = term.value;
-    const uint32_t key = is_own && value != 0 ? slot + term.limb * slots : kNobody;
-    if (key != kNobody) used |= 1u << term.limb;
-    const bool alike = are_alike(key);
-    if (alike) value = fold_warp(value, [](uint64_t a, uint64_t b) { return a + b; });
-    if (key != kNobody && (!alike || threadIdx.x % kWarp == 0)) halves.add(key, value);
-  };
-  with_width<void>(combination.ids.from(problem * combination.ids_stride), [&](auto all_ids) {
-    const auto* const ids = all_ids.data;
-    using Id = std::remove_cvref_t<decltype(ids[0])>;
-    if constexpr (kLists) {
-      uint32_t* const list = table + 2 * entries;
-      RowList<Id> own(ids, rows, first_id, own_ids, list);
-      own.fetch(0);
-      clear();
-      for (unsigned begin = 0; begin < rows; begin += kListedRows) {
-        own.list(begin, &listed);
-        if (begin + kListedRows < rows) own.fetch(begin + kListedRows);
-        __syncthreads();
-        const unsigned found = listed * width.divisor;
-        for (unsigned from = threadIdx.x / kWarp * kWarp; from < found; from += kThreads) {
-          const unsigned i = minimum(from + threadIdx.x % kWarp, found - 1), place = width(i);
-          const unsigned row = list[place], column = i - place * width.divisor;
-          const auto own_id = static_cast<unsigned>(ids[row]) - first_id;
-          add(from + threadIdx.x % kWarp < found, own_id * width.divisor + column, x[row * width.divisor + column]);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) listed = 0;
-        __syncthreads();
-      }
-    } else {
-      const auto last = [&](unsigned item) { return minimum(item, items - 1); };
-      Id id = 0;
-      typename Operator::Element element{};
-      const auto fetch = [&](unsigned item) { id = ids[width(last(item))], element = x[last(item)]; };
-      if (items > 0) fetch(threadIdx.x);
-      clear();
-      for (unsigned from = threadIdx.x / kWarp * kWarp; from < items; from += blockDim.x) {
-        const unsigned item = from + threadIdx.x % kWarp;
-        if (from >= blockDim.x) fetch(item);
-        const auto own_id = static_cast<std::make_unsigned_t<Id>>(id);
-        add(item < items && own_id < own_ids,
-            static_cast<unsigned>(own_id) * width.divisor + item - width(item) * width.divisor, element);
-      }
+    const uint32_t slot = width.divisor == 1 ? own.one_id(first_id, own_ids, rows) : kNobody;
+    if (slot == kNobody) return own.list(first_id, own_ids, list, &listed);
+#pragma unroll 4
+    for (unsigned k = 0; k < kListedIds; ++k) {
+      const float item = widen(x[minimum(own.row(k), rows - 1)]);
+      range_sums.add_alike(slot, own.row(k) < rows ? item : 0);
     }
   });
-  used = fold_warp(used, [](unsigned a, unsigned b) { return a | b; });
+  __syncthreads();
+  const unsigned found = listed * width.divisor;
+  for (unsigned from = threadIdx.x / kWarp * kWarp; from < found; from += blockDim.x) {
+    const unsigned i = minimum(from + threadIdx.x % kWarp, found - 1), place = width(i), row = list[place];
+    const unsigned column = i - place * width.divisor, own_id = static_cast<unsigned>(ids[row]) - first_id;
+    const uint32_t slot = from + threadIdx.x % kWarp < found ? own_id * width.divisor + column : kNobody;
+    range_sums.add(slot, widen(x[row * width.divisor + column]));
+  }
+  range_sums.flush();
+  const unsigned used = __reduce_or_sync(0xffffffffu, range_sums.used);
   if (threadIdx.x % kWarp == 0 && used != 0) atomicOr(&used_limbs, used);
   __syncthreads();
   const LimbRange range(sums.sum, used_limbs);
   for (unsigned i = threadIdx.x; i < slots; i += blockDim.x) {
-    const float sum = sum_of(sums, range, [&](int k) -> HalvedLimb { return {halves, k * slots + i}; });
+    const float sum = sum_of(sums, range, [&](int k) -> HalvedLimb { return {range_sums.halves, k * slots + i}; });
     sums.result.store(problem * combination.slots + int64_t{first_id} * width.divisor + i, op.finish(sum, 0));
   }
 }

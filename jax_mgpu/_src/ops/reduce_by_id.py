@@ -60,6 +60,10 @@ FEW_EXACT_WORDS = 1 << 18
 FEW_COLUMNS = 8
 MAX_COLUMNS = 1 << 30  # kMaxIdColumns of the same file, for kernels where order does not matter
 FEW_ITEMS = 1 << 22
+# Exact sums have tables of digits (ffi/ops/reduce_by_id/sum_by_digits.cuh), which are faster than a sort for more
+# columns, if so few results fit them.
+DIGIT_COLUMNS = 16
+DIGIT_SLOTS = 1 << 14
 
 
 @jit_eager("op", "size", "dtype", "ddof")
@@ -323,7 +327,8 @@ class _ReduceById(Operation):
         if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32 and width <= MAX_COLUMNS):
             return False
         sums_exactly = op == Kind.ADD and _is_narrow_float(x)
-        if width > FEW_COLUMNS and n * width > FEW_ITEMS:
+        has_digits = sums_exactly and width <= DIGIT_COLUMNS and slots <= DIGIT_SLOTS
+        if width > FEW_COLUMNS and n * width > FEW_ITEMS and not has_digits:
             return True
         if sums_exactly:
             words = slots * _exact_words(n)
