@@ -458,6 +458,49 @@ def test_products_with_a_vector_round_the_edges_of_tiles(rng, dtype):
             np.testing.assert_array_equal(np.asarray(got, np.float64), narrow)
 
 
+def edges_of_tiles(n, units):
+    """Returns heads of n entries for tiles of so many entries and ends together."""
+    apart = [np.arange(0, n, units + d) for d in (-2, -1, 0, 1)]  # units - 1 entries and their end fill a tile
+    empty = np.repeat([1, n // 2, n], [1, 4 * units + 1, units])  # tiles of ends only
+    few = [np.array([0]), np.array([n - 1, n]), np.zeros(6 * units, int)]
+    return [*apart, *(np.arange(0, n, 3 * units + d) for d in (-2, 0, 1)), empty, *few]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("width", [1, 2, 16, 300])
+def test_segments_across_the_edges_of_tiles(rng, dtype, width):
+    n, entries = 50, {16: 2112, 300: 1056}.get(width, 4224)  # 32 and 33 times some steps of a warp's search
+    call = jax.jit(lambda x, h, i, w, c: mgpu.segmented_reduce(x, h, indices=i, weights=w, count=c))
+    batched = jax.jit(jax.vmap(call, in_axes=(0, None, 0, 0, 0)))
+    x, weights = drawn(rng, dtype, 2, n, width), drawn(rng, dtype, 2, entries)
+    indices = rng.integers(-1, n + 1, (2, entries)).astype(np.int32)
+    counts = np.array([entries, entries - 300], np.int32)
+    is_row = (indices >= 0) & (indices < n)
+    rows = [np.where(is_row[b], weights[b].astype(np.float64), 0)[:, None] * x[b][indices[b] % n] for b in range(2)]
+    sums = [np.concatenate([np.zeros((1, width)), np.cumsum(r.astype(np.float64), axis=0)]) for r in rows]
+    for units in {16: (256, 512, 1024), 300: (64,)}.get(width, (1792,)):
+        for given in edges_of_tiles(entries, units):
+            heads = given.astype(np.int32)
+            bounds = [np.append(np.minimum(heads, count), count) for count in counts]
+            expected = np.stack([np.diff(s[b], axis=0) for s, b in zip(sums, bounds, strict=True)]).astype(x.dtype)
+            np.testing.assert_array_equal(batched(x, heads, indices, weights, counts), expected)
+            got = call(x[1], heads, indices[1], weights[1], counts[1])
+            np.testing.assert_array_equal(got, expected[1])
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 128])
+def test_sums_of_long_segments_have_the_same_bits_in_every_run(rng, width):
+    x, weights = rng.normal(size=(500, width)).astype(np.float32), rng.normal(size=60_000).astype(np.float32)
+    indices = rng.integers(0, 500, weights.size).astype(np.int32)
+    call = jax.jit(lambda h, w: mgpu.segmented_reduce(x, h, indices=indices, weights=w))
+    for heads in (np.array([0, 59_000]), np.sort(rng.integers(0, weights.size, 40))):
+        first = np.asarray(call(heads.astype(np.int32), weights))
+        exact = [(weights[p, None].astype(np.float64) * x[indices[p]]).sum(0) for p in segments(indices, 500, heads)]
+        np.testing.assert_allclose(first, np.stack(exact), rtol=1e-4, atol=1e-2)
+        for _ in range(3):
+            np.testing.assert_array_equal(call(heads.astype(np.int32), weights), first)
+
+
 ERRORS = {
     "op: expected add, sum, mean where weights are given, got 'max'": {"op": "max", "weights": [1.0, 2.0]},
     "op: expected add, sum, mean where weights are given, got 'min'": {"op": {"a": "min"}, "weights": [1.0, 2.0]},

@@ -12,6 +12,19 @@ namespace mgpu::cuda {
 constexpr int kPartitionThreads = 256;
 constexpr int kSearchLanes = 4;
 
+// warp_partition_point without multiplications, divisions and shuffles, for a search whose latency counts.
+template <typename Predicate>
+__device__ __forceinline__ int64_t search_by_warp(int64_t begin, int64_t end, Predicate before) {
+  while (begin < end) {
+    const int64_t step = (end - begin + kWarp - 1) / kWarp;
+    const int64_t probe = begin + (threadIdx.x % kWarp + 1) * step - 1;
+    const int parts = __popc(__ballot_sync(~0u, probe < end && before(probe)));
+    begin = minimum(begin + parts * step, end);
+    end = minimum(begin + step - 1, end);
+  }
+  return begin;
+}
+
 struct TileUnits {
   int64_t first_item;
   int64_t first_end;
@@ -51,18 +64,23 @@ struct UnitTiles {
 
   __device__ __forceinline__ int64_t first_end(int64_t tile) const { return tile * units - items_before[tile]; }
 
-  // If partition_units has not run, a block of kThreads searches for both edges of its tile.
-  template <int kThreads>
+  // If partition_units has not run, two warps of a block search for the edges of its tile.
   __device__ TileUnits find(int64_t tile) const {
-    const int64_t diagonals[2] = {tile * units, minimum((tile + 1) * units, total_items + total_ends)};
-    int64_t found[2], limits[2];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      found[k] = maximum<int64_t>(0, diagonals[k] - total_items);
-      limits[k] = minimum(diagonals[k], total_ends);
+    __shared__ int64_t edges[2];
+    const int warp = threadIdx.x / kWarp;
+    if (warp < 2) {
+      const int64_t unit = minimum((tile + warp) * units, total_items + total_ends);
+      const int64_t items =
+          ends.items_before(unit, [](auto begin, auto end, auto before) { return search_by_warp(begin, end, before); });
+      if (threadIdx.x % kWarp == 0) edges[warp] = items;
     }
-    block_partition_points<kThreads>(found, limits, [&](int k, int64_t j) { return ends[j] + j < diagonals[k]; });
-    return between(tile, diagonals[0] - found[0], diagonals[1] - found[1]);
+    __syncthreads();
+    return between(tile, edges[0], edges[1]);
+  }
+
+  __device__ __forceinline__ int64_t tile_of(int64_t unit) const {
+    const bool is_narrow = static_cast<uint64_t>(unit) >> 32 == 0;
+    return is_narrow ? static_cast<uint32_t>(unit) / static_cast<uint32_t>(units) : unit / units;
   }
 
  private:

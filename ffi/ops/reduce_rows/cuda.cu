@@ -1,5 +1,6 @@
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
+#include "ops/reduce_rows/join_tiles.cuh"
 #include "ops/reduce_rows/weighted_column.cuh"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
@@ -42,7 +43,7 @@ RowReduction<Operator> reduction_of(const GatheredRowsOperands& operands, const 
           .is_plain = part == kRow.vector && !long_rows && tiling.row_bytes <= UINT32_MAX,
           .lane_bits = ceil_log2(tiling.lanes()),
           .worker_units = tiling.worker_units(),
-          .first_end = scratch.first_end,
+          .split = reinterpret_cast<SplitSegment*>(scratch.split),
           .opening = reinterpret_cast<State*>(scratch.opening),
           .open = reinterpret_cast<State*>(scratch.open),
           .result = {operands.result, operands.wide_result}};
@@ -94,10 +95,10 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
   // The last kernel stores the result that each tile's first end closes. The first end of the first tile is where the
   // first segment starts, so it closes none.
   if (tiles.tiles == 1) return;
-  const int lanes = 1 << ceil_log2(clamp<int64_t>(tiling.width, kJoinLeastLanes, kWarp));
+  const int lane_bits = ceil_log2(clamp<int64_t>(tiling.width, kJoinLeastLanes, kWarp));
   const int64_t join_blocks =
-      ceil_div<int64_t>(tiles.tiles, kJoinThreads / lanes) * ceil_div<int64_t>(tiling.width, lanes);
-  launch_overlapping(call, stream, join_tiles<Operator>, join_blocks, kJoinThreads, 0, reduction, op, lanes);
+      ceil_div<int64_t>(tiles.tiles, kJoinThreads >> lane_bits) * ceil_div<int64_t>(tiling.width, 1 << lane_bits);
+  launch_overlapping(call, stream, join_tiles<Operator>, join_blocks, kJoinThreads, 0, reduction, op, lane_bits);
 }
 
 void run_unweighted(const Call& call, const GatheredRowsOperands& operands, cudaStream_t stream) {

@@ -1,201 +1,12 @@
 // The items of segments are rows of x, in the order of memory or by index, multiplied by weights if there are any.
 // Items and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A worker, a few neighbouring
 // lanes, takes one row after the other; each lane has a vector of columns. The block joins the states of its workers'
-// first and last segments, and a second kernel joins the states of the tiles' first and last segments.
+// first and last segments, and a second kernel (join_tiles.cuh) joins those of tiles.
 #pragma once
 
-#include "cuda/block/shuffle.cuh"
-#include "cuda/block/vectors.cuh"
-#include "cuda/ptx.cuh"
-#include "ops/reduce/unit_tiles.cuh"
-#include "ops/reduce_rows/plan.h"
+#include "ops/reduce_rows/reduction.cuh"
 
 namespace mgpu::cuda::row_reducing {
-
-constexpr int kThreads = kReduceRowsThreads;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kJoinThreads = 1024;
-constexpr int kJoinLeastLanes = 8;     // the fewest lanes that join_tiles gives a tile
-constexpr int kJoinSerial = 16;        // tiles of a segment that a lane joins; if there are more, the whole block does
-constexpr uint32_t kNoEntry = 0xffff;  // in place of a result's number, for an end that closes none
-static_assert(kReduceRowsStagedBytes / 4 < kNoEntry);
-
-template <typename Operator>
-constexpr int kVectorOf = row_operator<Operator>().vector;
-
-// An item has no weight, one, or one for each group of its columns.
-enum class Weights { kNone, kOne, kGroups };
-
-// The rows that a lane loads before it uses the first, usually 64 bytes. With more, fewer blocks fit a multiprocessor.
-constexpr int kMostRowsInFlight = 4;
-template <Weights kWeights, typename Operator>
-constexpr int kRowsInFlight = kWeights == Weights::kGroups || Operator::kGivesIndex ? 2 : kMostRowsInFlight;
-
-template <typename Operator>
-struct RowReduction {
-  using Element = typename Operator::Element;
-  using State = typename Operator::State;
-  const Element* x;
-  const Element* weights;  // [items, groups], or null
-  int groups;
-  RowSources sources;
-  UnitTiles tiles;
-  bool finds_tiles;  // whether each block searches for its own tile
-  int part;          // the columns that are moved at once: a vector, or a part of one if rows are not whole vectors
-  bool long_rows;    // whether the number of a row may have more than 32 bits
-  bool is_plain;     // whether rows are whole vectors, and their numbers and bytes have 32 bits
-  int lane_bits;     // a worker has 1 << lane_bits lanes
-  int worker_units;
-  int64_t* first_end;  // the first end of each tile, or -1
-  State* opening;      // the states of the rows in each tile before its first end
-  State* open;         // the states of the rows in each tile after its last end
-  ResultVector<Operator> result;
-
-  // A worker of reduce_tiles also reads the slots after its last row.
-  MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kMostRowsInFlight; }
-  // A slot holds an end or the number of a row. There are as many slots for high words and as many weights, if needed.
-  MGPU_HOST_DEVICE int64_t shared_bytes(bool has_weights) const {
-    return unit_slots() * ((long_rows ? 8 : 4) + (has_weights ? static_cast<int64_t>(sizeof(State)) : 0));
-  }
-};
-
-// A few neighbouring columns, in as few words as possible.
-template <typename Item, int kCount>
-struct Neighbours {
-  static constexpr int kBytes = sizeof(Item) * kCount;
-  using Word =
-      std::conditional_t<kBytes % 16 == 0, uint4,
-                         std::conditional_t<kBytes == 8, uint2,
-                                            std::conditional_t<kBytes == 4, uint32_t,
-                                                               std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
-  static constexpr int kWords = kBytes / sizeof(Word);
-  Word words[kWords];
-
-  __device__ __forceinline__ static Neighbours pack(const Item (&items)[kCount]) {
-    Neighbours neighbours;
-    memcpy(neighbours.words, items, kBytes);
-    return neighbours;
-  }
-  __device__ __forceinline__ void unpack(Item (&items)[kCount]) const {
-    if constexpr (sizeof(Item) == 2 && kBytes >= 4) {
-      // The compiler joins these shifts with the conversion of items to 32 bits.
-      uint32_t pairs[kCount / 2];
-      memcpy(pairs, words, kBytes);
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        items[k] = std::bit_cast<Item>(static_cast<uint16_t>(pairs[k / 2] >> 16 * (k % 2)));
-      }
-    } else {
-      memcpy(items, words, kBytes);
-    }
-  }
-
-  __device__ __forceinline__ static Neighbours load(const Item* from) {
-    Neighbours neighbours;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) neighbours.words[i] = reinterpret_cast<const Word*>(from)[i];
-    return neighbours;
-  }
-  // Only the first `columns` columns are loaded, `part` of them at a time.
-  __device__ __forceinline__ static Neighbours load(const Item* from, int columns, int part) {
-    if constexpr (kCount == 1) {
-      return load(from);
-    } else {
-      if (part >= kCount) return load(from);
-      using Half = Neighbours<Item, kCount / 2>;
-      Half halves[2] = {Half::load(from, columns, part), {}};
-      if (columns > kCount / 2) halves[1] = Half::load(from + kCount / 2, columns - kCount / 2, part);
-      Neighbours neighbours;
-      memcpy(&neighbours, halves, sizeof(halves));
-      return neighbours;
-    }
-  }
-  __device__ __forceinline__ void store(Item* to) const {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
-  }
-  // Stores to device memory by streaming stores, which leave the cache to rows.
-  __device__ __forceinline__ void stream(Item* to) const {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) __stcs(reinterpret_cast<Word*>(to) + i, words[i]);
-  }
-  // Only the first `columns` columns are stored, `part` of them at a time.
-  __device__ __forceinline__ void stream(Item* to, int columns, int part) const {
-    if constexpr (kCount == 1) {
-      stream(to);
-    } else {
-      if (part >= kCount) return stream(to);
-      Neighbours<Item, kCount / 2> halves[2];
-      memcpy(halves, words, sizeof(halves));
-      halves[0].stream(to, columns, part);
-      if (columns > kCount / 2) halves[1].stream(to + kCount / 2, columns - kCount / 2, part);
-    }
-  }
-};
-
-// A vector of columns, or fewer at the end of a row that is not cut into whole vectors.
-struct LaneColumns {
-  int64_t first;
-  int count;
-  int part;  // the columns that are moved at once
-};
-
-template <int kVector, typename Item>
-__device__ __forceinline__ void store_columns(Item* to, const Item (&items)[kVector], const LaneColumns& columns) {
-  Neighbours<Item, kVector>::pack(items).stream(to, columns.count, columns.part);
-}
-
-template <int kVector, typename Operator>
-__device__ __forceinline__ void finish_all(const Operator& op, int64_t row_begin,
-                                           const typename Operator::State (&states)[kVector],
-                                           typename Operator::Result (&results)[kVector]) {
-#pragma unroll
-  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
-}
-
-#if __CUDA_ARCH__ >= 800
-// narrow_to tests whether a sum is NaN, to keep the bits of a NaN. Here, one test serves all sums.
-template <int kVector, ArithmeticKind kKind>
-  requires(kVector % 2 == 0)
-__device__ __forceinline__ void finish_all(const Arithmetic<BFloat16, float, kKind, BFloat16>& op, int64_t row_begin,
-                                           const float (&states)[kVector], BFloat16 (&results)[kVector]) {
-  bool has_nan = false;
-  uint32_t pairs[kVector / 2];
-#pragma unroll
-  for (int k = 0; k < kVector; k += 2) {
-    has_nan |= !(states[k] <= states[k + 1] || states[k] > states[k + 1]);
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pairs[k / 2]) : "f"(states[k + 1]), "f"(states[k]));
-  }
-  memcpy(results, pairs, sizeof(results));
-  if (!has_nan) return;
-#pragma unroll
-  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
-}
-#endif
-
-// The lane's columns begin at element `at` of the results.
-template <int kVector, typename Operator>
-__device__ __forceinline__ void store_result(const RowReduction<Operator>& reduction, const Operator& op, int64_t at,
-                                             const LaneColumns& columns,
-                                             const typename Operator::State (&states)[kVector]) {
-  using Result = typename Operator::Result;
-  int64_t row_begin = 0;
-  if constexpr (Operator::kGivesIndex) {
-    const Segments& segments = reduction.tiles.ends.segments;
-    const int64_t row_results = segments.heads_count * reduction.sources.width;
-    if (segments.rows > 1) row_begin = at / row_results * reduction.sources.count;
-  }
-  Result results[kVector];
-  finish_all<kVector>(op, row_begin, states, results);
-  if constexpr (Operator::kGivesIndex) {
-#pragma unroll
-    for (int k = 0; k < kVector; ++k) {
-      if (k < columns.count) reduction.result.store(at + k, results[k]);
-    }
-  } else {
-    store_columns(static_cast<Result*>(reduction.result.data) + at, results, columns);
-  }
-}
 
 // The weights of a lane's columns, which may be in different groups.
 template <int kVector, typename Operator>
@@ -296,7 +107,7 @@ struct Walk {
 
 template <typename Operator>
 __device__ __forceinline__ TileUnits find_tile(const RowReduction<Operator>& reduction, int64_t tile) {
-  return reduction.finds_tiles ? reduction.tiles.template find<kThreads>(tile) : reduction.tiles[tile];
+  return reduction.finds_tiles ? reduction.tiles.find(tile) : reduction.tiles[tile];
 }
 
 // The problems of a batch to which consecutive units of a tile belong.
@@ -318,27 +129,41 @@ struct TileProblems {
   static constexpr int kMostUnits = 1 << 16;
 };
 
-// Lists the tile's ends (Walk::ends). Returns the number of the result from which those of the ends are counted.
+// Lists the tile's ends (Walk::ends), and sets the end before them, in shared memory. Returns the number of the result
+// from which those of the ends are counted.
 template <typename Operator>
 __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
-                                             uint32_t* ends) {
+                                             int64_t& end_before, uint32_t* ends) {
   const Segments& segments = reduction.tiles.ends.segments;
   const TileProblems problems(tile.first_end, segments.rows, reduction.tiles.ends.per_row());
   const int64_t first_live = problems.first < segments.rows ? segments.live(problems.first) : 0;
 #pragma unroll 2
-  for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x) - 1; i < tile.ends; i += kThreads) {
     const int after = problems.after_first(i);
     const int64_t row = problems.first + after, place = tile.first_end + i - row * reduction.tiles.ends.per_row();
     const int64_t live = after == 0 ? first_live : segments.live(row);
     int64_t position = segments.length;
     if (place <= segments.heads_count) {
-      position = place < segments.heads_count ? minimum(segments.row_head(row, place), live) : live;
+      position = place >= 0 && place < segments.heads_count ? minimum(segments.row_head(row, place), live) : live;
+    }
+    if (i < 0) {
+      end_before = row * segments.length + position;
+      continue;
     }
     const int64_t items = clamp<int64_t>(row * segments.length + position - tile.first_item, 0, tile.items);
     const bool has_entry = place > 0 && place <= segments.heads_count;
     ends[i] = static_cast<uint32_t>(items) | (has_entry ? static_cast<uint32_t>(i - 2 * after) : kNoEntry) << 16;
   }
   return tile.first_end - 2 * problems.first - 1;
+}
+
+// Stores which tiles have parts of the segment that the tile's first end closes. The last end before the tile is at
+// position `end_before`.
+template <typename Operator>
+__device__ __forceinline__ void note_split(const RowReduction<Operator>& reduction, const TileUnits& tile,
+                                           int64_t index, int64_t end_before) {
+  const bool is_split = tile.ends > 0 && tile.first_end > 0 && reduction.tiles.ends.entry(tile.first_end) >= 0;
+  reduction.split[index] = {is_split ? tile.first_end : -1, reduction.tiles.tile_of(end_before + tile.first_end - 1)};
 }
 
 // Finds the first of the tile's ends in each worker's share, and one past the last share. Ends with a barrier.
@@ -602,6 +427,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
   constexpr int kVector = kVectorOf<Operator>;
   extern __shared__ uint4 shared[];
   __shared__ int worker_ends[kThreads + 1];
+  __shared__ int64_t end_before;
   __shared__ alignas(16) State opening[kVector * kThreads];
   const auto slice = static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(reduction.tiles.tiles));
   const int64_t tile_index = blockIdx.x % static_cast<unsigned>(reduction.tiles.tiles);
@@ -614,7 +440,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
       reinterpret_cast<uint32_t*>(weights + (kWeights == Weights::kOne ? reduction.unit_slots() : 0));
   uint32_t* const rows = ends + reduction.tiles.units - tile.items;
   const TileLists<State> lists{rows, reduction.long_rows ? rows + reduction.unit_slots() : nullptr, weights};
-  const int64_t first_entry = list_ends(reduction, tile, ends);
+  const int64_t first_entry = list_ends(reduction, tile, end_before, ends);
   list_rows<kWeights>(reduction, op, tile, lists);
   __syncthreads();
   share_ends(tile, ends, kThreads >> reduction.lane_bits, reduction.worker_units, worker_ends);
@@ -637,7 +463,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
     }
     walk.close_all();
   }
-  if (slice == 0 && threadIdx.x == 0) reduction.first_end[tile_index] = tile.ends > 0 ? tile.first_end : -1;
+  if (slice == 0 && threadIdx.x == 0) note_split(reduction, tile, tile_index, end_before);
   join_workers<kReduceRowsMostLanes>(walk, lanes, tile_index);
 }
 
@@ -711,6 +537,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
   using State = typename Operator::State;
   extern __shared__ uint4 shared[];
   __shared__ int worker_ends[kThreads + 1];
+  __shared__ int64_t end_before;
   __shared__ alignas(16) State opening[kStates * kThreads];
   const LaneColumns columns{0, static_cast<int>(reduction.sources.width), reduction.part};
   wait_for_last_kernel();
@@ -719,7 +546,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
   // Ends lie at the beginning of the slots of units, and rows at their end.
   uint32_t* const ends = reinterpret_cast<uint32_t*>(shared);
   State* const staged = reinterpret_cast<State*>(shared) + (reduction.tiles.units - tile.items) * kStates;
-  const int64_t first_entry = list_ends(reduction, tile, ends);
+  const int64_t first_entry = list_ends(reduction, tile, end_before, ends);
   with_rows(reduction.sources, tile.first_item,
             [&](const auto& rows) { stage_rows<kWeights, kStates>(reduction, op, tile, columns, rows, staged); });
   __syncthreads();
@@ -738,73 +565,8 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
     for (int k = 0; k < kStates; ++k) walk.states[k] = op.combine(walk.states[k], states[k]);
   }
   walk.close_all();
-  if (threadIdx.x == 0) reduction.first_end[blockIdx.x] = tile.ends > 0 ? tile.first_end : -1;
+  if (threadIdx.x == 0) note_split(reduction, tile, blockIdx.x, end_before);
   join_workers<1>(walk, 1, blockIdx.x);
-}
-
-// The segment that a tile's first end closes may have begun in the last earlier tile that has an end. This kernel
-// combines the states that the earlier tile and those in between left open with the tile's own part of the segment. A
-// tile has a power of two of lanes, one for each column of a slice.
-template <typename Operator>
-__global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator> reduction, Operator op, int lanes) {
-  using State = typename Operator::State;
-  __shared__ State parts[kJoinThreads];
-  // The whole block joins these tiles.
-  __shared__ int long_tiles[kJoinThreads / kJoinLeastLanes];
-  __shared__ int64_t long_begins[kJoinThreads / kJoinLeastLanes];
-  __shared__ int long_count;
-  const int64_t width = reduction.sources.width;
-  const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, lanes));
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % lanes;
-  const int64_t first_tile = int64_t{blockIdx.x / slices} * (kJoinThreads / lanes);
-  const int64_t first_column = int64_t{blockIdx.x % slices} * lanes;
-  const SegmentEnds& ends = reduction.tiles.ends;
-  if (thread == 0) long_count = 0;
-  __syncthreads();
-  wait_for_last_kernel();
-
-  const auto store = [&](int64_t tile, int64_t column, State before) {
-    const State state[1] = {op.combine(before, reduction.opening[tile * width + column])};
-    const int64_t entry = ends.entry(reduction.first_end[tile]);
-    store_result<1>(reduction, op, entry * width + column, {column, 1, 1}, state);
-  };
-  const auto add_tiles = [&](int64_t begin, int64_t end, int step, int64_t column) {
-    State state = op.identity();
-#pragma unroll 8
-    for (int64_t i = begin; i < end; i += step) state = op.combine(state, reduction.open[i * width + column]);
-    return state;
-  };
-
-  const int64_t tile = first_tile + thread / lanes, column = first_column + lane;
-  const int64_t end = tile < reduction.tiles.tiles ? reduction.first_end[tile] : -1;
-  if (end > 0 && ends.entry(end) >= 0) {
-    const int64_t begin = clamp<int64_t>((ends[end - 1] + end - 1) / reduction.tiles.units, 0, tile);
-    if (tile - begin <= kJoinSerial) {
-      if (column < width) store(tile, column, add_tiles(begin, tile, 1, column));
-    } else if (lane == 0) {
-      const int at = atomicAdd(&long_count, 1);
-      long_tiles[at] = thread / lanes;
-      long_begins[at] = begin;
-    }
-  }
-  __syncthreads();
-  // The block's threads form a table that has the columns of the slice. Its rows share the tiles of a segment.
-  const int columns = static_cast<int>(minimum<int64_t>(width - first_column, lanes));
-  const int rows = kJoinThreads / columns, row = thread / columns;
-  for (int i = 0; i < long_count; ++i) {
-    const int64_t long_tile = first_tile + long_tiles[i], long_column = first_column + thread % columns;
-    if (row < rows) parts[thread] = add_tiles(long_begins[i] + row, long_tile, rows, long_column);
-    __syncthreads();
-    int left = rows;
-    while (left > 1) {
-      const int half = (left + 1) / 2;
-      if (row + half < left) parts[thread] = op.combine(parts[thread], parts[thread + half * columns]);
-      left = half;
-      __syncthreads();
-    }
-    if (row == 0) store(long_tile, long_column, parts[thread]);
-    __syncthreads();
-  }
 }
 
 }  // namespace mgpu::cuda::row_reducing

@@ -19,7 +19,7 @@ ReduceRowsOperands::Scratch ReduceRowsOperands::layout(Workspace& workspace, con
   if (sources.width == 0) return {};
   const int64_t tiles = tiling(op).tiles();
   const int64_t bytes = tiles * sources.width * op.state_bytes;
-  return {workspace.take<int64_t>(tiles + 1), workspace.take<int64_t>(tiles), workspace.take<char>(bytes),
+  return {workspace.take<int64_t>(tiles + 1), workspace.take<int64_t>(2 * tiles), workspace.take<char>(bytes),
           workspace.take<char>(bytes)};
 }
 

@@ -15,7 +15,7 @@ constexpr int kReduceRowsMostLanes = 32;
 constexpr int kReduceRowsTileBytes = 28 << 10;    // the shared memory for a tile's units
 constexpr int kReduceRowsStagedBytes = 28 << 10;  // the same for short rows
 constexpr int kReduceRowsStagedUnits = 7;         // the most units per worker
-constexpr int kReduceRowsLeastUnits = 4;          // the fewest units per worker
+constexpr int kReduceRowsLeastUnits = 8;          // the fewest units per worker
 constexpr int kReduceRowsBlocks = 4;              // blocks of a multiprocessor
 constexpr int kReduceRowsStagedBlocks = 5;        // the same for short rows
 // A table whose rows are read several times by index is cut by columns into slices that stay in the L2 cache. A slice
@@ -82,11 +82,11 @@ struct RowTiling {
   constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
 };
 
-// For each tile: the number of items before it, its first end or -1, and the states of its first and last segments, one
-// row of states each.
+// For each tile: the number of items before it, the segment that began before it (two words), and the states of its
+// first and last segments, one row of states each.
 struct ReduceRowsOperands::Scratch {
   int64_t* items_before;
-  int64_t* first_end;
+  int64_t* split;
   char* opening;
   char* open;
 };

@@ -59,20 +59,24 @@ struct ThreadItems {
   }
 };
 
-// Lists the number of the tile's items before each of its ends.
+// Lists the number of the tile's items before each of its ends, and sets the end before them, in shared memory.
 template <typename Operator>
 __device__ __forceinline__ void list_column_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
-                                                 uint32_t* ends) {
+                                                 int64_t& end_before, uint32_t* ends) {
   const Segments& segments = reduction.tiles.ends.segments;
   const int live = static_cast<int>(segments.live(0)), length = static_cast<int>(segments.length);
   const int count = static_cast<int>(segments.heads_count);
   const int first_end = static_cast<int>(tile.first_end), first_item = static_cast<int>(tile.first_item);
   const auto* const heads = static_cast<const int32_t*>(segments.heads.data);
 #pragma unroll 1
-  for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x) - 1; i < tile.ends; i += kThreads) {
     const int place = first_end + i;
     int position = place > count ? length : live;
-    if (place < count) position = clamp(heads[place], 0, live);
+    if (place >= 0 && place < count) position = clamp(heads[place], 0, live);
+    if (i < 0) {
+      end_before = position;
+      continue;
+    }
     ends[i] = static_cast<uint32_t>(clamp(position - first_item, 0, tile.items));
   }
 }
@@ -129,13 +133,14 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
   using State = typename Operator::State;
   extern __shared__ uint4 shared[];
   __shared__ int worker_ends[kThreads + 1];
+  __shared__ int64_t end_before;
   wait_for_last_kernel();
   start_next_kernel();
   const TileUnits tile = find_tile(reduction, blockIdx.x);
   uint32_t* const ends = reinterpret_cast<uint32_t*>(shared);
   State* const staged = reinterpret_cast<State*>(shared) + (reduction.tiles.units - tile.items);
   const ThreadItems<Operator> items(reduction, tile);
-  list_column_ends(reduction, tile, ends);
+  list_column_ends(reduction, tile, end_before, ends);
   items.stage(op, staged);
   __syncthreads();
   share_ends(tile, ends, kThreads, reduction.worker_units, worker_ends);
@@ -155,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
     sum += staged[row];
   }
   for (; end < last_end; sum = State{}) ends[end++] = std::bit_cast<uint32_t>(sum);
-  if (worker == 0) reduction.first_end[blockIdx.x] = tile.ends > 0 ? tile.first_end : -1;
+  if (worker == 0) note_split(reduction, tile, blockIdx.x, end_before);
   join_threads(reduction, first_end < last_end, sum, ends + first_end);
   __syncthreads();
   // join_tiles stores what the first end closes. The first and the last end of the problem close nothing.
