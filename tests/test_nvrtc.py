@@ -349,7 +349,8 @@ def test_functions_of_rows_compile(name: str, monkeypatch: pytest.MonkeyPatch) -
         '#include "ops/scan_rows/kernels.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source_of(name, monkeypatch)}}}\n"
     )
-    kernels = [f"row_scanning::scan_tiles<{OPERATOR_OF_FUNCTION}, {heads}>" for heads in ("true", "false")]
+    flags = [f"{heads}, {wide}" for heads in ("true", "false") for wide in ("true", "false")]
+    kernels = [f"row_scanning::scan_tiles<{OPERATOR_OF_FUNCTION}, {each}>" for each in flags]
     log = compile_log(text, [f"mgpu::cuda::{kernel}" for kernel in [*kernels, "row_scanning::mark_heads<>"]], 90)
     assert not log, log[:4000]
 

@@ -71,24 +71,26 @@ const std::vector<Kernel>& scan_kernels(std::string_view source, bool in_tiles, 
 
 enum { kScanRows, kMarkHeads };
 
-const std::vector<Kernel>& row_kernels(std::string_view source, bool segmented, int device) {
-  static const auto names = [](bool segmented) -> std::vector<std::string> {
-    const std::string function = "mgpu::FunctionOperator<mgpu::function::Function>";
-    return {"mgpu::cuda::row_scanning::scan_tiles<" + function + (segmented ? ", true>" : ", false>"),
+const std::vector<Kernel>& row_kernels(std::string_view source, bool segmented, bool wide, int device) {
+  static const auto names = [](bool segmented, bool wide) -> std::vector<std::string> {
+    const auto flag = [](bool on) { return on ? ", true" : ", false"; };
+    return {std::string("mgpu::cuda::row_scanning::scan_tiles<mgpu::FunctionOperator<mgpu::function::Function>") +
+                flag(segmented) + flag(wide) + ">",
             "mgpu::cuda::row_scanning::mark_heads<>"};
   };
-  static const std::vector<std::string> plain = names(false), with_heads = names(true);
-  return kernels_of(source, "ops/scan_rows/kernels.cuh", segmented ? with_heads : plain, device);
+  static const std::vector<std::string> lists[2][2] = {{names(false, false), names(false, true)},
+                                                       {names(true, false), names(true, true)}};
+  return kernels_of(source, "ops/scan_rows/kernels.cuh", lists[segmented][wide], device);
 }
 
 void scan_rows_by_function(const Call& call, const ScanFunctionOperands& operands, CUstream_st* stream) {
   using namespace row_scanning;
   const Segments& segments = operands.segments;
-  const auto& kernels = row_kernels(call.function->source, operands.segmented, current_device());
+  const RowScanTiling tiling = operands.tiling();
+  const auto& kernels = row_kernels(call.function->source, operands.segmented, tiling.wide(), current_device());
   if (segments.total() == 0) return;
   Workspace workspace = workspace_of(call);
   const RowScanScratch scratch = operands.row_layout(workspace);
-  const RowScanTiling tiling = operands.tiling();
   auto task = make_task<AnyOperator>(tiling, segments, operands.state_bytes, scratch);
   // A row and the next one are copied by the same vectors only if rows are whole vectors.
   const bool aligned = operands.aligned && (!operands.takes_next || tiling.width % tiling.vector() == 0);
@@ -173,7 +175,8 @@ void segmented_reduce_by_function(const Call& call, CUstream_st* stream) {
 void prepare_scan_by_function(const Attributes& attributes, const FunctionData& function) {
   for (const int device : distinct_devices()) {
     if (attributes["width"] > 0) {
-      row_kernels(function.source, attributes["segmented"] != 0, device);
+      const RowScanTiling tiling{0, attributes["width"], attributes["widest"]};
+      row_kernels(function.source, attributes["segmented"] != 0, tiling.wide(), device);
       continue;
     }
     const bool in_tiles = attributes["segmented"] == 0 && has_stages(function.shape(), function.state_bytes(), device);

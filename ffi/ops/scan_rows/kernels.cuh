@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kBlock)
   atomicOr(marks + problem * mark_words + head / 32, 1u << (head % 32));
 }
 
-template <typename Operator, bool kSegmented>
+template <typename Operator, bool kSegmented, bool kWide>
 struct TileScan {
   using Element = typename Operator::Element;
   using State = typename Operator::State;
@@ -126,8 +126,8 @@ struct TileScan {
   static constexpr int kLeaves = leaves_of<Element>();
   static constexpr int kBytes = leaf_bytes<Element, 0>();  // the bytes of an element in the array of each leaf
   static constexpr int kVector = 16 / kBytes;
-  static constexpr int kRows = RowScanTiling::thread_rows(kBytes, kLeaves);
-  static constexpr int kStep = RowScanTiling::step(kLeaves);
+  static constexpr int kRows = RowScanTiling::thread_rows(kBytes, kLeaves, kWide);
+  static constexpr int kStep = RowScanTiling::step(kBytes, kLeaves, kWide);
   using Leaf = typename CopyWord<kBytes>::Type;
   static_assert(kRows % kStep == 1);
 
@@ -514,10 +514,11 @@ constexpr int kBlocks = sizeof(typename Operator::State) > 16  ? 2
                         : sizeof(typename Operator::State) > 4 ? 4 - kSegmented
                                                                : 6 - kSegmented;
 
-template <typename Operator, bool kSegmented>
+// kWide is RowScanTiling::wide(), on which nothing depends if elements are numbers.
+template <typename Operator, bool kSegmented, bool kWide = false>
 __global__ void __launch_bounds__(kThreads, (kBlocks<Operator, kSegmented>))
     scan_tiles(RowScan<Operator> task, Operator op) {
-  using Scan = TileScan<Operator, kSegmented>;
+  using Scan = TileScan<Operator, kSegmented, kWide>;
   extern __shared__ uint4 buffer[];
   __shared__ typename Scan::Shared shared;
   const Scan scan(task, op, shared, buffer);

@@ -8,7 +8,17 @@ namespace mgpu {
 class Workspace;
 
 constexpr int kScanRowsThreads = 256;
-using RowLookBack = LookBackTree<16>;
+
+// The tree of algorithm/look_back.h. Only whole groups have a slot, because no tile reads the sum of another one.
+struct RowLookBack : LookBackTree<16> {
+  constexpr int64_t begin(int level) const {
+    int64_t slot = 0;
+    for (int64_t size = tiles; level > 0; --level, size /= kFan) slot += size;
+    return slot;
+  }
+  constexpr int64_t slots() const { return begin(kLevels) + tiles / kSpan + 1; }
+  constexpr int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }
+};
 
 // A block loads a tile, some rows of a slice of the columns, into shared memory. A thread walks down a few rows of one
 // column. The tiles follow from the shapes alone, so results have the same bits on every device.
@@ -25,17 +35,25 @@ struct RowScanTiling {
   int64_t element_bytes;  // the bytes of a number, or of one leaf of an item
   int leaves = 0;         // the leaves of an item; 0 if elements are numbers
 
-  // A thread loads so many rows at once. For items there are fewer, because the loop over these rows is unrolled, and
-  // each copy of a caller's function takes time to compile.
-  static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
-  // The number of rows of a thread is odd, so that lanes of neighbouring groups read different banks. The rows hold at
-  // most 136 bytes of a column. Those of items of several leaves hold at most 208 bytes in all planes together: states
-  // in registers leave room for fewer blocks on a multiprocessor, which have to load as much.
-  static constexpr int thread_rows(int64_t element_bytes, int leaves) {
-    const int64_t rows = (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
-    return static_cast<int>(1 + maximum<int64_t>((rows - 1) / step(leaves), 1) * step(leaves));
+  // A thread's rows hold at most 136 bytes of a column. Those of items of several leaves hold at most 208 bytes in all
+  // planes together: states in registers leave room for fewer blocks on a multiprocessor, which have to load as much.
+  static constexpr int64_t most_rows(int64_t element_bytes, int leaves) {
+    return (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
   }
-  constexpr int thread_rows() const { return thread_rows(element_bytes, leaves); }
+  // A thread loads so many rows at once, after the first one. For items there are fewer, because the loop over these
+  // rows is unrolled, and each copy of a caller's function takes time to compile. The number of rows of a thread is
+  // odd, so that lanes of neighbouring groups read different banks. If all lanes of a warp read one row, it may be
+  // even.
+  static constexpr int step(int64_t element_bytes, int leaves, bool wide) {
+    return leaves == 0 ? 8 : wide && most_rows(element_bytes, leaves) % 5 == 1 ? 5 : 4;
+  }
+  static constexpr int thread_rows(int64_t element_bytes, int leaves, bool wide) {
+    const int step = RowScanTiling::step(element_bytes, leaves, wide);
+    return static_cast<int>(1 + maximum<int64_t>((most_rows(element_bytes, leaves) - 1) / step, 1) * step);
+  }
+  // Whether a slice has at least 128 bytes of a row.
+  constexpr bool wide() const { return width * element_bytes >= 128; }
+  constexpr int thread_rows() const { return thread_rows(element_bytes, leaves, wide()); }
   constexpr int vector() const { return static_cast<int>(16 / element_bytes); }
 
   // In a row, a slice begins at a multiple of 16 bytes.
