@@ -54,6 +54,7 @@ struct Driver {
   MGPU_DRIVER(cuGetErrorString)
   MGPU_DRIVER(cuLibraryLoadData)
   MGPU_DRIVER(cuLibraryGetKernel)
+  MGPU_DRIVER(cuKernelGetAttribute)
   MGPU_DRIVER(cuKernelSetAttribute)
   MGPU_DRIVER(cuLaunchKernel)
   MGPU_DRIVER(cuOccupancyMaxActiveBlocksPerMultiprocessor)
@@ -313,13 +314,24 @@ int current_device() {
 
 int64_t shared_limit(int device) { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device); }
 
+namespace {
+
+// Sets the kernel's limit of dynamic shared memory to that of the device, not to the bytes of one launch: another
+// thread may be about to launch the same kernel with more.
+void allow_shared(Kernel kernel, int device) {
+  int fixed = 0;
+  driver().check(driver().cuKernelGetAttribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, device),
+                 "cuKernelGetAttribute");
+  driver().check(driver().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                               static_cast<int>(shared_limit(device)) - fixed, kernel, device),
+                 "cuKernelSetAttribute");
+}
+
+}  // namespace
+
 void launch_kernel(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
                    const std::vector<void*>& parameters) {
-  if (shared > 0) {
-    driver().check(driver().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                 static_cast<int>(shared), kernel, current_device()),
-                   "cuKernelSetAttribute");
-  }
+  if (shared > 0) allow_shared(kernel, current_device());
   driver().check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), static_cast<unsigned>(blocks), 1, 1,
                                          static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared), stream,
                                          const_cast<void**>(parameters.data()), nullptr),
@@ -328,11 +340,7 @@ void launch_kernel(Kernel kernel, int64_t blocks, int threads, int64_t shared, C
 
 int resident_kernel_blocks(Kernel kernel, int threads, int64_t shared, int64_t work) {
   const int device = current_device();
-  if (shared > 0) {
-    driver().check(driver().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                 static_cast<int>(shared), kernel, device),
-                   "cuKernelSetAttribute");
-  }
+  if (shared > 0) allow_shared(kernel, device);
   int per_processor = 0;
   driver().check(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
                      &per_processor, reinterpret_cast<CUfunction>(kernel), threads, static_cast<size_t>(shared)),
