@@ -327,7 +327,7 @@ struct Held {
   uint64_t sums[2] = {};
 
   __device__ __forceinline__ void start(const ExactSum& sum, uint32_t its_slot, uint32_t bits) {
-    const unsigned largest = __reduce_max_sync(0xffffffffu, ExactSum::exponent(bits));
+    const unsigned largest = fold_warp(ExactSum::exponent(bits), [](unsigned a, unsigned b) { return maximum(a, b); });
     slot = its_slot;
     limb = sum.limb(minimum(largest, ExactSum::kLargestExponent), ExactSum::kLargestExponent);
     lowest = ExactSum::kSpecial - (limb + 2) * static_cast<unsigned>(sum.binades);
