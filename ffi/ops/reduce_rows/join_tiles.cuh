@@ -6,7 +6,7 @@
 namespace mgpu::cuda::row_reducing {
 
 constexpr int kJoinThreads = 512;
-constexpr int kJoinLeastLanes = 8;  // the fewest lanes of a tile
+constexpr int kJoinLeastLanes = 8;  // the fewest lanes that join_tiles gives a tile
 constexpr int kJoinSerial = 16;     // tiles of a segment that a lane joins; if there are more, the whole block does
 
 // Combines the states that tiles left open, from the first tile with a part of the segment on, with the last tile's own
