@@ -84,18 +84,14 @@ def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
 
 @pytest.mark.long
 def test_loops_that_a_compiler_does_not_survive_are_left_out(monkeypatch):
-    """On a CPU, JAX 0.11 crashes on loops over empty arrays, which a Cholesky decomposition may contain."""
-    programs = [program for index in range(4000) if "shard_map" in (program := Program(21, "sort", index)).mode]
+    """On a CPU, JAX 0.11 crashes on comparators that loop over empty arrays."""
+    programs = [program for index in range(2000) if "shard_map" in (program := Program(21, "sort", index)).mode]
     with_comparators = [Program(86001, "less", 0), Program(86002, "less", 56)]
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    left = {}
     for version in ((0, 11, 2), (0, 12, 0)):
         monkeypatch.setattr(jax, "__version_info__", version)
-        left[version] = [program for program in programs if program.left_out()]
         assert [bool(program.left_out()) for program in with_comparators] == [version < (0, 12)] * 2
-    assert left[0, 11, 2] and not left[0, 12, 0]
-    assert all("scan" in program.mode for program in left[0, 11, 2])
-    assert len(left[0, 11, 2]) < len(programs) / 4
+        assert not any(program.left_out() for program in programs)
 
 
 @pytest.mark.long

@@ -27,6 +27,16 @@ class Sum(NamedTuple):
         return a + b
 
 
+# Operations that use absent heads or counts, or pass them on, outside of their kernels.
+LOOPED = {
+    "mergesort": lambda x: mgpu.mergesort(x, less=lambda a, b: a < b),
+    "segmented_sort": lambda x: mgpu.segmented_sort(x, np.array([0, 2]), less=lambda a, b: a < b),
+    "rank": mgpu.rank,
+    "run_starts": lambda x: mgpu.run_starts(x, least=2).starts,
+    "scan": lambda x: mgpu.scan(x, lambda a, b: a + b),
+}
+
+
 def test_callables_without_weak_references() -> None:
     for _ in range(3):
         np.testing.assert_array_equal(mgpu.scan(X, Sum()), [3, 4, 6])
@@ -191,6 +201,23 @@ def test_operations_within_shard_map_outside_of_jit(devices) -> None:
         expected = [call(part) for part in jnp.split(x, len(devices))]
         together = jax.tree.map(lambda *parts: np.concatenate(parts), *expected)
         jax.tree.map(lambda a, b, name=name: np.testing.assert_array_equal(a, b, name), over(x), together)
+
+
+@pytest.mark.parametrize("call", LOOPED.values(), ids=LOOPED)
+@pytest.mark.usefixtures("way")
+def test_loops_within_shard_map_carry_no_absent_operands(call, devices) -> None:
+    """The loop keeps an absent operand that becomes a constant, and the compiler of jaxlib 0.11 would crash."""
+
+    def local(x):
+        return jax.lax.fori_loop(0, 2, lambda _, y: call(y), x)
+
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    over = jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    x = np.arange(6 * len(devices), dtype=np.int32) % 4
+    program = jax.make_jaxpr(over)(x)
+    assert all(np.size(constant) for constant in program.consts)
+    expected = [call(call(part)) for part in np.split(x, len(devices))]
+    np.testing.assert_array_equal(jax.jit(over)(x), np.concatenate(expected))
 
 
 def parallel(a, b):

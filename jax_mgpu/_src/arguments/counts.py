@@ -87,6 +87,8 @@ def is_first(n: int) -> jax.Array:
 
 def segment_starts(n: int, heads: jax.Array) -> jax.Array:
     """Returns which of n positions start a segment."""
+    if not heads.size:
+        return is_first(n)
     return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop", wrap_negative_indices=False)
 
 

@@ -30,7 +30,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
 from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, surely, whole_axes, without_values
-from jax_mgpu._src.core.operation import ABSENT, Keyed
+from jax_mgpu._src.core.operation import ABSENT, Keyed, in_program
 from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
 from jax_mgpu._src.functions.compiled_operation import CompiledOperation, warn_once
@@ -91,7 +91,7 @@ def expect_items(
     return items
 
 
-Places = tuple[jax.Array, jax.Array, jax.Array]  # the operands heads, flags and count of a sort
+Places = Sequence[jax.Array]  # the operands heads, flags and count of a sort
 NO_PLACES: Places = (ABSENT, ABSENT, ABSENT)
 
 
@@ -140,7 +140,8 @@ class SortByLess:
         elif with_indices:
             indices = _sort_words(order[0], items.leaves, self.places, order[1], Payload.INDICES)[1]
         else:
-            return items.restore(_sort_keys(order[0], list(items.leaves), self.places, list(order[1]))), None
+            places = [in_program(x) for x in self.places]  # jax.custom_jvp makes constants of absent ones
+            return items.restore(_sort_keys(order[0], list(items.leaves), places, list(order[1]))), None
         return items.taken(indices), indices
 
 

@@ -28,7 +28,7 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.arguments.values import plain_leaves
-from jax_mgpu._src.core.compat import PyTreeDef, flatten, reconcile_vma, vary_as, whole_axes
+from jax_mgpu._src.core.compat import PyTreeDef, flatten, vary_as, whole_axes
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.blocked_scan import select
 from jax_mgpu._src.keys.bits import shifted
@@ -301,7 +301,7 @@ def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[j
     # A function may compute a part of an item from its position alone: under shard_map that part must vary as the rest
     # does.
     made, structure = flatten(operator.extract(x, positions))
-    return positions, structure.unflatten(reconcile_vma([*made, *heads])[: len(made)])
+    return positions, structure.unflatten([vary_as(x, *made, *heads) for x in made])
 
 
 def general_scan(
