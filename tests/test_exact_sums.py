@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.core.operation import run_fallback
 from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.ops import reduce_by_id as module
 from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
 from tests import data
 
@@ -51,6 +53,10 @@ def check(got, x, ids, size, n=None):
     expected = exact(x, ids, size)
     if ON_GPU and has_kernel(x.shape[0] if n is None else n, x.shape[1], size):
         return np.testing.assert_array_equal(got, expected.astype(got.dtype))
+    check_nearly(got, expected, x, ids, size)
+
+
+def check_nearly(got, expected, x, ids, size):
     kept = np.where(np.isfinite(x), np.abs(x), 0).astype(np.float64)
     magnitudes = exact(kept, ids, size) if x.size else np.zeros_like(expected)
     finite = np.isfinite(expected)
@@ -140,6 +146,15 @@ def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
         own = [part[row] if axis == 0 else part[0] for part, axis in zip((x, ids), mapped, strict=True)]
         np.testing.assert_array_equal(got, mgpu.reduce_by_id(*own, 299))
         check(got, *own, 299)
+
+
+def test_a_batch_of_many_results_has_the_bits_of_its_problems(rng):
+    """A search finds the limbs to clear."""
+    n, size = 20_011, 20_000
+    x, ids = mixed(rng, (10, n, 1), -30, 20), rng.integers(-1, size, (10, n))
+    got = jax.jit(jax.vmap(lambda x, ids: mgpu.reduce_by_id(x, ids, size)))(x, ids)
+    for row, *own in zip(np.asarray(got), x, ids, strict=True):
+        np.testing.assert_array_equal(row, mgpu.reduce_by_id(*own, size))
 
 
 @pytest.mark.parametrize("size", [3, 5000, 200_000])
@@ -251,3 +266,43 @@ def test_shapes_of_sums_that_have_kernels():
     with_kernel = [(2**25, 1, 10**6), (2**20, 2, 2048), (1000, 1, 10_000), (2_000_003, 1, 200_000)]
     assert all(has_kernel(*shape) for shape in with_kernel)
     assert not any(has_kernel(*shape) for shape in [(2**25, 1, 10**7), (2**19, 64, 10**5), (20_011, 8, 30_000)])
+
+
+def batch_has_kernel(x, ids, count, size, devices=1):
+    operands = [
+        jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in ((x, np.float32), (ids, np.int32), (count, np.int32))
+    ]
+    return not _reduce_by_id.prefers_xla(operands, {"op": Kind.ADD, "wide": False, "size": size}, "cuda", devices)
+
+
+def test_batches_that_have_kernels():
+    """Many problems with the same ids are columns of rows, unless digits serve them, or XLA splits the batch."""
+    x, ids = (1024, 65536, 1), (65536,)
+    assert not batch_has_kernel(x, ids, (0,), 12_123)
+    assert not batch_has_kernel((4, 256, 65536, 1), ids, (1,), 12_123)
+    assert batch_has_kernel(x, ids, (0,), 12_123, devices=2)
+    assert batch_has_kernel(x, (1024, 65536), (0,), 12_123)
+    assert batch_has_kernel(x, ids, (1024, 1), 12_123)
+    assert batch_has_kernel((33, 4096, 1), (4096,), (0,), 512)
+    assert batch_has_kernel((16, 2**22, 1), (2**22,), (0,), 2048)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("batch", [(24,), (3, 5)])
+@pytest.mark.parametrize("count", [None, 0, 2999])
+def test_problems_with_the_same_ids_are_columns(rng, monkeypatch, dtype, batch, count):
+    monkeypatch.setattr(module, "FEW_ITEMS", 1 << 12)
+    x, ids = rng.normal(size=(*batch, 4000, 2)).astype(jnp.dtype(dtype)), rng.integers(-2, 302, 4000).astype(np.int32)
+    x[..., 4, :], ids[4] = np.nan, -1
+    given = x, ids, np.zeros(0, np.int32) if count is None else np.array([count], np.int32)
+
+    def run(*operands):
+        return run_fallback(_reduce_by_id, operands, {"op": Kind.ADD, "wide": False, "size": 300})[0]
+
+    assert f"[4000,{2 * math.prod(batch)}]" in str(jax.make_jaxpr(run)(*given)).replace(" ", "")
+    got = np.asarray(jax.jit(run)(*given))
+    assert (got.shape, got.dtype) == ((*batch, 300, 2), x.dtype)
+    live = slice(4000 if count is None else count)
+    for own, of_problem in zip(got.reshape(-1, 300, 2), x.reshape(-1, 4000, 2), strict=True):
+        kept = of_problem[live].astype(np.float32)
+        check_nearly(own, exact(kept, ids[live], 300), kept, ids[live], 300)

@@ -104,23 +104,24 @@ __global__ void __launch_bounds__(kThreads) find_limbs(IdSums<Operator> sums, in
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums, bool clears_all) {
   start_next_kernel();
-  const int64_t slots = sums.items.slots, problems = sums.items.segments.rows;
-  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
+  const int64_t slots = sums.items.slots, rows = sums.items.segments.rows * (sums.sum.limbs() + 1);
+  uint64_t* const limbs = sums.items.states;
   if (clears_all) {
-    const int64_t words = problems * (sums.sum.limbs() + 1) * slots + 1;
-    for (int64_t i = first; i < words / 2; i += step) {
-      reinterpret_cast<ulonglong2*>(sums.items.states)[i] = ulonglong2{0, 0};
-    }
-    if (first == 0) sums.items.states[words - 1] = 0;
+    const int64_t words = rows * slots + 1, step = int64_t{gridDim.x} * kThreads;
+    const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+    for (int64_t i = first; i < words / 2; i += step) reinterpret_cast<ulonglong2*>(limbs)[i] = ulonglong2{0, 0};
+    if (first == 0) limbs[words - 1] = 0;
     return;
   }
   wait_for_last_kernel();
+  // A row has one limb of all slots of a problem. Each turn of a block clears a part of a row.
+  constexpr int64_t kPart = 4 * kThreads;
   const uint64_t used = *sums.mask;
-  for (int64_t problem = 0; problem < problems; ++problem) {
-    for (int k = 0; k <= sums.sum.limbs(); ++k) {
-      if ((used >> k & 1) == 0) continue;
-      for (int64_t i = first; i < slots; i += step) sums.limbs_of(problem)[k * slots + i] = 0;
-    }
+  const int64_t parts = ceil_div(slots, kPart);
+  for (int64_t part = blockIdx.x; part < rows * parts; part += gridDim.x) {
+    const int64_t row = part / parts, begin = (part - row * parts) * kPart, end = minimum(begin + kPart, slots);
+    if ((used >> row % (sums.sum.limbs() + 1) & 1) == 0) continue;
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) limbs[row * slots + i] = 0;
   }
 }
 

@@ -141,6 +141,11 @@ class Operation:
         del operands, attributes, platform, devices
         return False
 
+    def fold_batch(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[jax.Array] | None:
+        """Runs a batch in plain JAX on one device as one problem, or returns None."""
+        del operands, attributes
+        return None
+
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the attributes with which the handlers are called."""
         del operands
@@ -421,12 +426,16 @@ def register_kernels(operation: Operation, platform: str, on: str) -> None:
 
 
 def _plain_lowering(operation: Operation) -> Callable[..., Any]:
-    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
+    def fallback(*operands: jax.Array, devices: int, **attributes: Attribute) -> Sequence[jax.Array]:
+        return _fallback_of(operation, operands, attributes, devices)
+
+    lower_fallback = mlir.lower_fun(fallback, True)
 
     def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
         """Lowers plain JAX, which is traced outside of `shard_map`: avals must not vary over manual axes."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
-        return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
+        devices = automatic_devices(ctx) if operation._batch_rank(avals) else 1
+        return lower_fallback(ctx.replace(avals_in=avals), *operands, devices=devices, **attributes)
 
     return pure
 
@@ -528,15 +537,21 @@ def _workspace_shape(
     return workspace_shape(avals_out[0].shape[:batch_rank], devices, bytes_of)
 
 
-def _fallback_of(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
+def _fallback_of(
+    operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any], devices: int
+) -> Sequence[Any]:
     try:
-        return run_fallback(operation, operands, attributes)
+        return run_fallback(operation, operands, attributes, devices)
     except (InconclusiveSize, UnknownSizeError) as error:
         raise unknown_size(operation.name, dict(zip(operation.operands, operands, strict=True)), error) from error
 
 
-def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
+def run_fallback(
+    operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any], devices: int = 1
+) -> Sequence[Any]:
     """Runs plain JAX over a batch."""
+    if devices == 1 and (folded := operation.fold_batch(operands, attributes)) is not None:
+        return folded
 
     def function(*xs: jax.Array) -> list[Any]:
         return list(operation.fallback(*xs, **attributes))

@@ -36,10 +36,11 @@ from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import Groups, group_operands
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import is_symbolic, partition_spec, whole_axes
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
 from jax_mgpu._src.functions.named_operators import Grouping, named_leaves
 from jax_mgpu._src.functions.operators import Kind, result_dtype, wide_dtype
+from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.gather import gather, scatter, set_sums
 from jax_mgpu._src.ops.reduce import SegmentedItems, _segmented_reduce, as_floats, reduce_rows, reduction_jvp
@@ -105,7 +106,8 @@ def reduce_by_id(
     matter (sums of integers, minima, maxima, their indices, bitwise operators). Sums of floats of at most 32 bits also
     take O(n + size), if an id has about ten items and rows are short: they are added as integers, exactly, and rounded
     once. Other results, if they take up to 46 KB in all, are combined in the memory of each warp, and then in the order
-    of the warps. Otherwise ids are sorted, and rows are read in that order.
+    of the warps. Otherwise ids are sorted, and rows are read in that order. A `jax.vmap` over many problems with the
+    same ids sorts them once, and takes the problems as columns of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -306,6 +308,16 @@ def _exact_words(n: int) -> int:
     return -(-254 // binades) + 1
 
 
+def _are_columns(x: Aval, ids: Aval, count: Aval) -> bool:
+    """Whether problems have the same ids, and short rows: ids are sorted once, and all problems are columns."""
+    if x.ndim == 2 or ids.ndim > 1 or count.ndim > 1 or is_symbolic(x):
+        return False
+    *batch, n, width = x.shape
+    columns = math.prod(batch) * width
+    is_whole = all(names is None for names in partition_spec(x))
+    return is_whole and width <= FEW_COLUMNS < columns <= MAX_COLUMNS and n * columns > FEW_ITEMS
+
+
 def _in_any_order(op: Kind, x: Aval) -> bool:
     """Whether atomic operations may combine items, because their order does not matter."""
     if op.gives_index:  # a position fits beside the key
@@ -318,9 +330,17 @@ def _in_any_order(op: Kind, x: Aval) -> bool:
 class _ReduceById(Operation):
     """A reduction by id. CUDA has kernels if order does not matter, or states of all ids are few."""
 
+    def fold_batch(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> Sequence[jax.Array] | None:
+        x, ids, count = operands
+        if not _are_columns(x, ids, count):
+            return None
+        *batch, n, width = x.shape
+        rows = keeping_bits(lambda x: jnp.moveaxis(x, -2, 0).reshape(n, -1), x, repeats=True)
+        found = _by_sorting(rows, ids, count, **attributes)[0].reshape(-1, *batch, width)
+        return [keeping_bits(lambda x: jnp.moveaxis(x, 0, -2), found, repeats=True)]
+
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether the ids must be sorted."""
-        del devices
         x, op = operands[0], Kind(attributes["op"])
         n, width = x.shape[-2:]
         slots = attributes["size"] * width
@@ -330,6 +350,9 @@ class _ReduceById(Operation):
         has_digits = sums_exactly and width <= DIGIT_COLUMNS and slots <= DIGIT_SLOTS
         if width > FEW_COLUMNS and n * width > FEW_ITEMS and not has_digits:
             return True
+        if sums_exactly and devices == 1 and _are_columns(*operands):
+            # Tables of digits are as fast, if results fit them, and problems have enough items.
+            return bool(slots > DIGIT_SLOTS or n * width < FEW_ITEMS)
         if sums_exactly:
             words = slots * _exact_words(n)
             return bool(words > EXACT_WORDS_PER_ITEM * n * width + FEW_EXACT_WORDS or words >= 2**32)
