@@ -296,9 +296,10 @@ def test_problems_with_the_same_ids_are_columns(rng, monkeypatch, dtype, batch, 
     x[..., 4, :], ids[4] = np.nan, -1
     given = x, ids, np.zeros(0, np.int32) if count is None else np.array([count], np.int32)
 
-    def run(*operands):
-        return run_fallback(_reduce_by_id, operands, {"op": Kind.ADD, "wide": False, "size": 300})[0]
+    def run(*operands, size=300):
+        return run_fallback(_reduce_by_id, operands, {"op": Kind.ADD, "wide": False, "size": size})[0]
 
+    assert jax.eval_shape(lambda *operands: run(*operands, size=0), *given).shape == (*batch, 0, 2)
     assert f"[4000,{2 * math.prod(batch)}]" in str(jax.make_jaxpr(run)(*given)).replace(" ", "")
     got = np.asarray(jax.jit(run)(*given))
     assert (got.shape, got.dtype) == ((*batch, 300, 2), x.dtype)

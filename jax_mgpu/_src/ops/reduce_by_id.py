@@ -314,7 +314,7 @@ def _are_columns(x: Aval, ids: Aval, count: Aval) -> bool:
         return False
     *batch, n, width = x.shape
     columns = math.prod(batch) * width
-    is_whole = all(names is None for names in partition_spec(x))
+    is_whole = all(names is None for operand in (x, ids, count) for names in partition_spec(operand))
     return is_whole and width <= FEW_COLUMNS < columns <= MAX_COLUMNS and n * columns > FEW_ITEMS
 
 
@@ -336,7 +336,7 @@ class _ReduceById(Operation):
             return None
         *batch, n, width = x.shape
         rows = keeping_bits(lambda x: jnp.moveaxis(x, -2, 0).reshape(n, -1), x, repeats=True)
-        found = _by_sorting(rows, ids, count, **attributes)[0].reshape(-1, *batch, width)
+        found = _by_sorting(rows, ids, count, **attributes)[0].reshape(attributes["size"], *batch, width)
         return [keeping_bits(lambda x: jnp.moveaxis(x, 0, -2), found, repeats=True)]
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
