@@ -505,7 +505,7 @@ __global__ void __launch_bounds__(kThreads) sum_ranges(const __grid_constant__ I
     range_sums.add(slot, widen(x[row * width.divisor + column]));
   }
   range_sums.flush();
-  const unsigned used = __reduce_or_sync(0xffffffffu, range_sums.used);
+  const unsigned used = fold_warp(range_sums.used, [](unsigned a, unsigned b) { return a | b; });
   if (threadIdx.x % kWarp == 0 && used != 0) atomicOr(&used_limbs, used);
   __syncthreads();
   const LimbRange range(sums.sum, used_limbs);

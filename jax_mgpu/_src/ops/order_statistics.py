@@ -287,6 +287,7 @@ def middle_ranks(number: jax.Array, fewer: np.ndarray = FEWER, halvings: np.ndar
     """Returns ranks of items around the middle of `number` items each, `[3, ...]`, or those that are asked for."""
     shape = *fewer.shape, *[1] * number.ndim
     fewer, halvings = (x.astype(number.dtype).reshape(shape) for x in (fewer, halvings))
+    number = jnp.expand_dims(number, tuple(range(fewer.ndim - number.ndim)))
     return jnp.maximum((number - fewer) >> halvings, 0)
 
 
