@@ -10,7 +10,11 @@ class Workspace;
 constexpr int kScanRowsThreads = 256;
 
 // The tree of algorithm/look_back.h. Only whole groups have a slot, because no tile reads the sum of another one.
-struct RowLookBack : LookBackTree<16> {
+struct RowLookBack {
+  static constexpr int kFan = 16, kLevels = LookBackTree<kFan>::kLevels;
+  static constexpr int64_t kSpan = LookBackTree<kFan>::kSpan;
+  int64_t tiles;
+
   constexpr int64_t begin(int level) const {
     int64_t slot = 0;
     for (int64_t size = tiles; level > 0; --level, size /= kFan) slot += size;
