@@ -51,13 +51,13 @@ class MeshCase:
 
     Attributes:
       call: the operation, over `axis_name` if given.
-      make: makes the arrays from a generator and their length.
+      make: makes the arrays from a generator and the number of items of the case.
       xla: JAX's implementation for one device, or None.
       heads: whether the last array holds heads, which each device gets for its own part.
       shared: whether the result is the same on all devices.
       agree: whether results on one device and on several are equal.
       prepare: transforms the arrays of several devices before the clock runs.
-      target: four H200s' limit at scale 1, in milliseconds or as a speed-up over one.
+      target: what four H200s must reach at scale 1: a time in milliseconds, or a speed-up over one.
     """
 
     call: Callable[..., Any]
@@ -125,7 +125,7 @@ def _aligned_intersection(a: jax.Array, b: jax.Array, *counts: jax.Array, **name
 
 
 def _aligned_join(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> Any:
-    # Aligned arrays are as long as both sides, so this size allows the same number of rows.
+    # `_align` makes each array as long as a and b together. So there is room for as many rows with it as without.
     size = a.shape[0] if counts else a.shape[0] * 2
     return mgpu.join(a, b, size=size, **_counts(counts), **named)[:2]
 

@@ -4,7 +4,7 @@ PYTHONPATH=. python scripts/ways.py    # writes them into the page
 
 It traces the tests' examples of each function. If an example binds an operation, the files of the calls that led there
 are its path in Python. In C++, the plan, the launch and the kernels follow. If a function binds several operations, the
-table has the one with its name, or the one with the fewest files.
+table has one of those with kernels: the one with its name, or a part of its name, or the one with the fewest files.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def included(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def main_operation(name: str, operations: Mapping[str, Way]) -> str:
-    """Chooses the operation with the function's name, or a part of its name, or else the shortest path."""
+    """Chooses among operations with kernels, if any: by the function's name, or a part of it, or the shortest path."""
 
     def rank(operation: str) -> tuple[bool, bool, bool, int, str]:
         way = operations[operation]
@@ -100,7 +100,7 @@ def main_operation(name: str, operations: Mapping[str, Way]) -> str:
 
 
 def table() -> str:
-    """Returns a table with one row for all functions that have the same path."""
+    """Returns a table with one row for all functions that have the same operation and path."""
     rows: dict[tuple[str, Way], list[str]] = collections.defaultdict(list)
     for name, operations in sorted(ways().items()):
         operation = main_operation(name, operations)

@@ -149,7 +149,7 @@ def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
 
 
 def test_a_batch_of_many_results_has_the_bits_of_its_problems(rng):
-    """A search finds the limbs to clear."""
+    """On a GPU, limbs are so many that a kernel (`find_limbs`) first finds those in use, and only these are cleared."""
     n, size = 20_011, 20_000
     x, ids = mixed(rng, (10, n, 1), -30, 20), rng.integers(-1, size, (10, n))
     got = jax.jit(jax.vmap(lambda x, ids: mgpu.reduce_by_id(x, ids, size)))(x, ids)
@@ -253,7 +253,7 @@ def test_tables_of_digits_add_narrow_floats(rng, dtype):
 
 @with_many_items
 def test_a_batch_of_many_items_has_the_bits_of_its_problems(rng):
-    """Each problem alone has too few items for tables of digits."""
+    """Each problem has just enough items for tables of digits."""
     n, size = MANY // 8, 2048
     x, ids = mixed(rng, (n, 2), -30, 20), rng.integers(-1, size, (4, n))
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, size)))(ids)

@@ -108,7 +108,7 @@ TWO = {
     "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, needles_count=c, **KEYS),
 }
 # Calls of IN_PLACE send no items. Those of EQUAL_PARTS send parts of equal size, by all_to_all. All others send parts
-# of any size, by ragged_all_to_all.
+# of any size: by ragged_all_to_all on up to eight devices (MAX_RAGGED of exchange.py), by all_to_all on more.
 IN_PLACE = {
     "reduce",
     "reduce_by_key",
@@ -179,7 +179,7 @@ def test_no_data_is_gathered(name, devices, form):
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
 
 
-# Limits of programs that exceed the usual ones, MAX_EQUATIONS and MAX_TEXT: equations, and KB of text.
+# The most equations, and KB of text, of a program. Those of LONG_PROGRAMS have their own two limits.
 MAX_EQUATIONS, MAX_TEXT = 475, 50
 LONG_PROGRAMS = {
     "join": (410, 52),
@@ -281,7 +281,7 @@ POSITIONS = {
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_more_items_than_int32_counts(name):
-    """Each of 16 devices has fewer than 2^31 items; together they have more."""
+    """Each of 16 devices has 2^27 items, so they have 2^31 together, more than int32 counts."""
     call, slots = POSITIONS[name], 1 << 27
     with jax.enable_x64(True):
         results = jax.tree.leaves(traced(call, 16, slots).out_info)

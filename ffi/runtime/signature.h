@@ -1,5 +1,5 @@
-// The operands, results and attributes of an operation. Python compares its own names with these at import. Each is
-// checked against the type, shape and range given here before kernels read any by name.
+// The operands, results and attributes of an operation. Python compares its own names with these at import. Before
+// Arguments gives any of a call by name, it checks all against the types, shapes and ranges given here.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ struct Enumeration {
 
 inline const Enumeration kNumber{"number", {}};
 
-// The sizes of kernels' tiles, by dimension, of both platforms, all widths, and devices of any size, for tests at their
-// edges. `sort_items` has the numbers of items that a thread sorts first, `sort_cells` those of a block.
+// The sizes of kernels' tiles, by name: of both platforms, all widths, and devices of any size, for tests at the edges
+// of tiles. `sort_items` has the numbers of items that a thread sorts first, `sort_cells` those of a block.
 using TileSizes = std::map<std::string, std::set<int64_t>>;
 inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
 inline constexpr int kStateWidths[] = {4, 8, 16};  // bytes of an operator's state
@@ -131,7 +131,7 @@ class Arguments {
   }
   const Array& result(std::string_view name) const {
     const Array* const array = results_[place(signature_.results, name)];
-    call_.expect(array, "expected another result");
+    if (!array) call_.fail("this call does not give the result " + std::string(name));
     return *array;
   }
   int64_t attribute(std::string_view name) const {

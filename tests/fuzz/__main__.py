@@ -1,3 +1,5 @@
+"""Calls public functions on random arguments, under random transformations, and compares results with NumPy's."""
+
 from __future__ import annotations
 
 import argparse

@@ -74,10 +74,10 @@ __device__ int64_t width_of(const Rows& rows) {
 }
 
 // A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
-// returns the RowMove of output i. If is_made, `slot` is the Route::Slot of the output's object. A route without slots
-// gets TileWork's mark instead, and the object is tile.before + mark. of_tile is called only in tiles with live
-// outputs. If route.fills, outputs without a source become route.fill, and route.out_row<kRowBytes>(tile, i) is their
-// position.
+// returns the RowMove of output i. is_made says whether output i belongs to an object of the work list; `slot` is then
+// the object's Route::Slot. A route without slots gets TileWork's mark instead, and the object is tile.before + mark.
+// of_tile is called only in tiles with live outputs. If route.fills, outputs without a source become route.fill, and
+// route.out_row<kRowBytes>(tile, i) is their position.
 template <typename Word, typename Route>
 __device__ Word route_fill(const Route& route, int64_t problem) {
   if constexpr (Route::fills) {
@@ -125,7 +125,7 @@ __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
 }
 
 // Six blocks keep enough loads in flight, and leave enough of the L1 cache to hold them; eight take a third longer.
-// Scattered words, and words of other widths, take more registers than six blocks leave.
+// Words that are not of 4 bytes, and routes that scatter (not Route::fills), take more registers than six blocks leave.
 template <typename Word, typename Route>
 constexpr int word_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800

@@ -15,9 +15,9 @@ struct RowLanes {
   bool many;  // whether a lane has many vectors
 };
 
-// If there are enough rows to fill the device, a lane has at least four vectors; two if at most four lanes share a row,
-// because the lanes of a warp then read consecutive memory; and 15 if comparing items takes many instructions. Other
-// numbers of lanes take up to 40% longer (H200).
+// Lanes that share a row have at least four vectors each; two if there are at most four such lanes, or 15 if comparing
+// items takes many instructions. If rows are too few to fill the device, more lanes share each, with fewer vectors.
+// Other numbers of lanes take up to 40% longer (H200).
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
@@ -88,7 +88,7 @@ bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const r
   const auto blocks = [&](int64_t block_rows) {
     return static_cast<unsigned>(ceil_div<int64_t>(segments.rows, block_rows));
   };
-  // Lanes of packs fold their states in more steps than a few lanes per row do, which matters if a step is long.
+  // Equal shares, and packs of rows of over 8 vectors, have many lanes per row. This pays if states combine quickly.
   using State = typename Operator::State;
   constexpr bool kFoldsQuickly =
       !Operator::kGivesIndex && sizeof(State) <= maximum<size_t>(4, sizeof(typename Operator::Element));

@@ -6,21 +6,21 @@
 namespace mgpu {
 
 // If there are few ids, a warp's states of all ids fit shared memory: with the warp's masks, they take at most 48 KB,
-// which every device grants. There are at most two parts of the rows, one per block, for each multiprocessor of the
-// reference device.
+// which every device grants. Each block takes one part of a problem's rows. A problem has at most two parts for each
+// multiprocessor of the reference device.
 constexpr int kIdMasks = 512;  // words per warp, in which lanes with the same id find each other
 constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
 constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
-// Up to kFewSumItems floats take one kernel, if the shared memory of kSumRanges blocks holds all limbs.
+// One kernel sums at most kFewSumItems floats, if kSumRanges blocks have room for all limbs (algorithm/exact_sum.h).
 constexpr int64_t kFewSumItems = 1 << 14;
 constexpr int64_t kSumRanges = 128;
-// All limbs are cleared if there are at most so many, or as many as items. Of more limbs, a pass over the items finds
-// those in use.
+// All limbs are cleared if there are at most kMaxClearedLimbs of them, or no more than items. Otherwise a pass over the
+// items finds the limbs in use, and only these are cleared.
 constexpr int64_t kMaxClearedLimbs = int64_t{1} << 21;
-// Up to so many floats, and so many for each result, are added up by small blocks, of which a device starts more at
-// once.
+// Up to kMaxSpreadItems floats, if they are at most kSpreadItemsPerSlot for each result, are added up by smaller blocks
+// than more floats are, so that a device runs more blocks at once.
 constexpr int64_t kMaxSpreadItems = int64_t{1} << 21;
 constexpr int64_t kSpreadItemsPerSlot = 128;
 constexpr int kSpreadThreads = 256;
@@ -30,7 +30,7 @@ constexpr int kFinishThreads = 128;  // per block that rounds sums
 constexpr int64_t kDigitItems = int64_t{1} << 22;
 constexpr int64_t kDigitItemsPerSlot = 256;
 constexpr int64_t kMaxDigitLength = int64_t{1} << 27;
-// If the order does not matter, a block takes whole rows, and counts its items in 32 bits.
+// If the items' order does not matter, a block takes up to kMaxPartItems and one more row, and counts them in 32 bits.
 constexpr int64_t kMaxIdColumns = int64_t{1} << 30;
 
 }  // namespace mgpu

@@ -232,10 +232,10 @@ struct Searches {
     for (int k = 0; k < kCount; ++k) searches[k].narrow_by_node(nodes[k], shift, [](Word code) { return code; });
   }
 
-  // Narrows the searches by nodes of prefixes. `whole` is the segment of all needles. If some keys agree with the
-  // needle in all bits that their prefixes have, narrow_to_sectors goes on; so it does at either end of the segment.
+  // Narrows the searches by nodes of prefixes, except at the ends of `whole`, the segment that all needles search.
+  // There, and if keys agree with the needle in all bits of their prefixes, narrow_to_sectors has several sectors left.
   __device__ __forceinline__ void narrow_by_prefixes(const Word* level, Range<Position> whole) {
-    static_assert(kFanout == 4, "a node has 16 sectors");
+    static_assert(kFanout == 4, "a node of prefixes stands for 16 sectors");
     constexpr Position kSpan = 1 << (kFanoutLog * (SearchTree::kPrefixLevel + 1));
     Node<Word> nodes[kCount];
     bool has_node[kCount];

@@ -69,8 +69,8 @@ struct SortShared {
 };
 
 // If heads contradict each other, the segments of neighbouring tiles may overlap; then neither of these two is sorted
-// by digits. No two of the remaining segments overlap: otherwise, somewhere between their first tiles, two neighbouring
-// tiles would have segments that overlap.
+// by digits. No two of the remaining segments overlap: one of them would hold the first position of the next tile in
+// the direction of the other, and the segment of that tile holds this position too.
 template <typename Order, typename Payload>
 __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, int64_t tile) {
   const TileDescriptor pair[2] = {problem.descriptors[tile], problem.descriptors[tile + 1]};

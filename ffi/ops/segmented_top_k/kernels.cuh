@@ -29,7 +29,7 @@ struct Task {
   SegmentedTopKOperands::Scratch scratch;
   Order order;
 
-  // An empty segment begins at an item of its row, so that its first item can be read.
+  // An empty segment begins at 0, because load_group reads an item even then: the first of the row.
   __device__ RowSegment segment(int64_t i) const {
     const int64_t row = operands.rows == 1 ? 0 : i / operands.segments, number = i - row * operands.segments;
     const Range<int64_t> range = operands.segment(row, number);
@@ -190,9 +190,9 @@ __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& 
   }
 }
 
-// Finds the first kWarp of the keys from `begin` to `end`, which load(i) gives: each lane gets the place of one, or
-// kNone. The warp reads some keys at a time, and sorts them with the first ones so far, unless all of them come after
-// the last wanted one. `room` has a place for each lane.
+// Finds the first k of the keys from `begin` to `end`, which load(i) gives. Lane i < k <= kWarp gets the place of one
+// or kNone; other lanes get any later ones. The warp reads some keys at a time, and sorts them with the first ones so
+// far, unless all of them come after the k-th of these. `room` has a place for each lane.
 template <typename Task, typename Load>
 __device__ __forceinline__ typename Task::Place first_of_keys(const Task& task, Load load, int begin, int end,
                                                               typename Task::Place* room) {

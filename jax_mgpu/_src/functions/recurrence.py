@@ -3,7 +3,7 @@
 Derivatives of scans by "mul", "logsumexp" and most functions are such recurrences. A recurrence is linear in b. Its
 transpose is a recurrence in the other direction, where each item has the factor of the item before it: it is `late`.
 The transpose of a late one is not late, and the derivative by a is another recurrence. So derivatives of any order are
-a few scans without shifts.
+a few scans.
 
 Arrays are `[n]`, or `[n, width]` with a recurrence per column.
 """
@@ -60,7 +60,8 @@ def recurrence_of_products(
 ) -> jax.Array:
     """Returns y[i] = a[i] y[i - 1] + w[i - 1] t[i] + b[i] of rows, or with i + 1; w is 0 before the first row.
 
-    The cotangents of t and b are those of one recurrence: y[i] w[i - 1] and y[i].
+    With the cotangents of y as terms, a late recurrence in the other direction has a solution z. The cotangents of t
+    and b are z[i] w[i - 1] and z[i].
     """
     return _of_products(a=a, w=w, t=t, b=b, count=count, reverse=reverse)[0]
 
@@ -74,7 +75,7 @@ def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 class _Recurrence(CompiledOperation):
-    """A recurrence of arrays of one rank, by the kernel that scans by a function.
+    """A recurrence of arrays of a given rank, 1 or 2, by the kernel that scans by a function.
 
     If it is `multiplied`, it has one more operand w, and one more result: each y times w of the next item of the scan.
     """
@@ -235,9 +236,9 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
     """Combines two states of the kernel, the earlier first.
 
     A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
-    recurrence, the third part of a state is the factor of its last item, which is still to come. A term of 0 stays 0
-    even if a product of factors is infinite. A neutral state that comes last multiplies by the factor to come, which
-    changes the result, so no kernel may take a result from such a state.
+    recurrence, the third part of a state is the factor of its last item, which is applied at the next item. A term of 0
+    stays 0 even if a product of factors is infinite. A neutral state that comes last multiplies by the factor to come,
+    which changes the result, so no kernel may take a result from such a state.
     """
     (factor, term, *pending), (next_factor, next_term, *last) = a, b
     for still_to_come in pending:

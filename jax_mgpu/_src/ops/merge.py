@@ -135,8 +135,8 @@ def merge(
     Time is O(n_a + n_b), each key read and written once; scratch memory on a GPU is some bytes per tile. Equal parts of
     the output are found by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012), and each is merged sequentially.
     Columns of up to 64 bits in all are one key. For wider ones, searches of each side in the other and a scan replace
-    the first 64 bits by a position; with up to 2^26 items, once for each 37 further bits. With `less`, all items are
-    sorted together to get ranks, which are then merged.
+    the first 64 bits by a position, again and again until 64 bits are enough; with up to 2^26 items, a position has at
+    most 27 bits. With `less`, all items are sorted together to get ranks, which are then merged.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -199,8 +199,7 @@ def merged_runs(
     """Merges consecutive sorted runs of keys, with their leaves, stably.
 
     The first run begins at 0, and `ends` says where each ends. All runs lie within the first `size` slots. Results are
-    0 past the last run. Neighbouring runs are merged, then neighbours among the merged runs, so two arrays are enough
-    for any lengths of the runs.
+    0 past the last run. Each round merges pairs of neighbouring runs, whatever their lengths, until one run is left.
     """
     carried = carried_leaf(leaves)
     payload = Payload.NONE if not leaves else Payload.INDICES if carried is None else Payload.GIVEN

@@ -59,10 +59,10 @@ FEW_EXACT_WORDS = 1 << 18
 # Kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So wide
 # rows are sorted, if there are enough to pay for the launches of a sort.
 FEW_COLUMNS = 8
-MAX_COLUMNS = 1 << 30  # kMaxIdColumns of the same file, for kernels where order does not matter
+MAX_COLUMNS = 1 << 30  # kMaxIdColumns of ffi/ops/reduce_by_id/plan.h, if the order of items does not matter
 FEW_ITEMS = 1 << 22
-# Exact sums have tables of digits (ffi/ops/reduce_by_id/sum_by_digits.cuh), which are faster than a sort for more
-# columns, if so few results fit them.
+# For exact sums with at most DIGIT_SLOTS results, tables of digits (ffi/ops/reduce_by_id/sum_by_digits.cuh) are faster
+# than a sort for up to DIGIT_COLUMNS columns.
 DIGIT_COLUMNS = 16
 DIGIT_SLOTS = 1 << 14
 
@@ -79,7 +79,7 @@ def reduce_by_id(
     ddof: float = 0,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """Combines the items of each id, in any order, with the same bits in every run.
+    """Combines items by id, with the same bits in every run; ids may be in any order.
 
     Args:
       x: see `reduce`.
@@ -104,10 +104,10 @@ def reduce_by_id(
 
     Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
     matter (sums of integers, minima, maxima, their indices, bitwise operators). Sums of floats of at most 32 bits also
-    take O(n + size), if an id has about ten items and rows are short: they are added as integers, exactly, and rounded
-    once. Other results, if they take up to 46 KB in all, are combined in the memory of each warp, and then in the order
-    of the warps. Otherwise ids are sorted, and rows are read in that order. A `jax.vmap` over many problems with the
-    same ids sorts them once, and takes the problems as columns of rows.
+    take O(n + size), if ids have about ten items or more on average, or results are few, and if rows are short: they
+    are added as integers, exactly, and rounded once. Other results, if they take up to 46 KB in all, are combined in
+    the memory of each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that
+    order. A `jax.vmap` over many problems with the same ids sorts them once, and takes the problems as columns of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -235,7 +235,7 @@ def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide
 
 
 def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array, int]:
-    """Returns the sort keys of items, `size` for those without an id, the list of all keys, and their bits."""
+    """Returns the items' sort keys (`size` for items without an id), the list of all keys, and the bits of a key."""
     dtype = np.min_scalar_type(size)
     keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
     return keys, jnp.arange(size + 1, dtype=dtype), max(1, size.bit_length())
