@@ -118,12 +118,13 @@ def test_sums_of_narrow_floats_are_rounded_at_the_end(rng, dtype):
     check(np.asarray(wide), x, ids, 3)
 
 
-def test_items_past_the_count_and_without_an_id_add_nothing(rng):
-    x, ids = rng.normal(size=(5000, 2)).astype(np.float32), rng.integers(-3, 70, 5000)
+@pytest.mark.parametrize("n", [5000, 20_000])
+def test_items_past_the_count_and_without_an_id_add_nothing(rng, n):
+    x, ids = rng.normal(size=(n, 2)).astype(np.float32), rng.integers(-3, 70, n)
     x[3000:], x[(ids < 0) | (ids >= 60)] = np.nan, np.inf
     for count in (0, 1, 2999):
         got = np.asarray(jax.jit(lambda x, count: mgpu.reduce_by_id(x, ids, 60, count=count))(x, count))
-        check(got, x[:count], ids[:count], 60, n=5000)
+        check(got, x[:count], ids[:count], 60, n=n)
 
 
 @pytest.mark.parametrize("n", [1, 33, 1024, 1025, 2**14, 2**14 + 1])  # blocks take ranges of ids, up to 2^14 items

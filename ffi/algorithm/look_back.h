@@ -6,8 +6,8 @@
 namespace mgpu {
 
 // Each tile has a slot, each group of kFan tiles has one, and so has each group of kFan groups. Then comes a chain of
-// prefixes, one for every kFan^3 tiles.
-template <int kFan_>
+// prefixes, one for every kFan^3 tiles. With kWhole, a group of fewer tiles than kFan has no slot, as nothing reads it.
+template <int kFan_, bool kWhole = false>
 struct LookBackTree {
   static constexpr int kFan = kFan_;
   static constexpr int kLevels = 3;
@@ -19,11 +19,15 @@ struct LookBackTree {
     int64_t slot = 0;
     for (int64_t size = tiles; level > 0; --level) {
       slot += size;
-      size = ceil_div<int64_t>(size, kFan);
+      size = groups(size, kFan);
     }
     return slot;
   }
-  MGPU_HOST_DEVICE int64_t slots() const { return begin(kLevels) + ceil_div(tiles, kSpan) + 1; }
+  MGPU_HOST_DEVICE int64_t slots() const { return begin(kLevels) + groups(tiles, kSpan) + 1; }
+
+  MGPU_HOST_DEVICE static constexpr int64_t groups(int64_t size, int64_t fan) {
+    return kWhole ? size / fan : ceil_div(size, fan);
+  }
 
   // A word of 64 bits carries 4 bytes of a value. The caller zeroes the words before every launch.
   MGPU_HOST_DEVICE int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }

@@ -73,6 +73,7 @@ struct Block {
   int current = 0;
   int idle_rounds = 0;  // since a thread last passed a barrier or ended
   const char* failure = nullptr;
+  bool has_waited = false;  // for the last kernel
   uint64_t values[kMaxWarps][kLanes];
   bool votes[kMaxThreads];
   Barrier whole;
@@ -170,6 +171,7 @@ dim3 block() { return block_.index; }
 dim3 grid() { return block_.grid; }
 void* dynamic_shared() { return shared_; }
 
+void wait_for_last_kernel() { block_.has_waited = true; }
 void yield() { mgpu_switch_fiber(&block_.fibers[block_.current].stack_pointer, block_.scheduler); }
 void wait_for_block() { block_.whole.wait(block_.live); }
 void wait_for_lanes(unsigned mask) {
@@ -208,7 +210,8 @@ uint32_t address_of(const void* shared) {
 }
 void* at_address(uint32_t address) { return shared_ - (int64_t{1} << 31) + address; }
 
-void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t shared_bytes, cudaStream_t) {
+void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t shared_bytes, cudaStream_t,
+         bool overlaps) {
   if (threads > kMaxThreads || shared_bytes > kMaxShared) throw std::runtime_error("emulator: a block is too large");
   ++launches_;
   ASAN_POISON_MEMORY_REGION(shared_, kMaxShared);
@@ -218,6 +221,9 @@ void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t sha
       for (unsigned x = 0; x < grid.x; ++x) {
         std::memset(shared_, static_cast<int>(kGarbage), shared_bytes);
         run_block(kernel, grid, {x, y, z}, threads);
+        // The next kernel waits for this one alone, so it might start before the last one has ended.
+        if (overlaps && !block_.has_waited)
+          throw std::runtime_error("emulator: a block did not wait for the last kernel");
       }
     }
   }

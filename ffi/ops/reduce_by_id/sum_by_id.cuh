@@ -253,6 +253,7 @@ __global__ void __launch_bounds__(kThreads) sum_items(const __grid_constant__ Id
   extern __shared__ uint32_t words[];
   start_next_kernel();
   const Part<LimbOf<typename Operator::Element>> items(sums.items, false);
+  if (items.count == 0) return wait_for_last_kernel();
   ChosenTable chosen{LimbTable(words, sums.items.entries)};
   add_part(sums, items, chosen, [&] {
     chosen.is_used = has_frequent_ids(items, words);

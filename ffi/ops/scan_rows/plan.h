@@ -9,20 +9,7 @@ class Workspace;
 
 constexpr int kScanRowsThreads = 256;
 
-// The tree of algorithm/look_back.h. Only whole groups have a slot, because no tile reads the sum of another one.
-struct RowLookBack {
-  static constexpr int kFan = 16, kLevels = LookBackTree<kFan>::kLevels;
-  static constexpr int64_t kSpan = LookBackTree<kFan>::kSpan;
-  int64_t tiles;
-
-  constexpr int64_t begin(int level) const {
-    int64_t slot = 0;
-    for (int64_t size = tiles; level > 0; --level, size /= kFan) slot += size;
-    return slot;
-  }
-  constexpr int64_t slots() const { return begin(kLevels) + tiles / kSpan + 1; }
-  constexpr int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }
-};
+using RowLookBack = LookBackTree<16, true>;
 
 // A block loads a tile, some rows of a slice of the columns, into shared memory. A thread walks down a few rows of one
 // column. The tiles follow from the shapes alone, so results have the same bits on every device.

@@ -309,6 +309,6 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* launch, void (*kernel)(
                                Arguments&&... arguments) {
   const std::tuple<Parameters...> given(std::forward<Arguments>(arguments)...);
   emulator::run([&] { std::apply(kernel, given); }, launch->gridDim, static_cast<int>(launch->blockDim.x),
-                launch->dynamicSmemBytes);
+                launch->dynamicSmemBytes, launch->stream, launch->attrs != nullptr);
   return cudaSuccess;
 }

@@ -6,6 +6,7 @@
 // It finds
 // - wrong results, by the tests;
 // - a missing barrier of a block or warp, unless the results do not depend on the order of its threads;
+// - blocks that end without a wait for the last kernel, if their launch lets the two overlap;
 // - barriers that not all threads reach, and lanes that are not in the mask that they name;
 // - reads of results, scratch memory and dynamic shared memory that nothing has written: all begin as garbage;
 // - writes outside of arrays, and to operands;
@@ -50,6 +51,8 @@ void wait_for_block();
 void wait_for_lanes(unsigned mask);
 void wait_at(int barrier, int threads);
 void arrive_at(int barrier, int threads);
+// Each block of a kernel that may start before the last one has ended calls this.
+void wait_for_last_kernel();
 // A thread that waits for another one in a loop calls this.
 void yield();
 
@@ -66,7 +69,7 @@ uint32_t address_of(const void* shared);
 void* at_address(uint32_t address);
 
 void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t shared_bytes = 0,
-         cudaStream_t stream = nullptr);
+         cudaStream_t stream = nullptr, bool overlaps = false);
 
 extern "C" int64_t mgpu_emulated_launches();  // the number of launches so far
 

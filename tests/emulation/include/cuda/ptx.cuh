@@ -21,7 +21,7 @@ inline float exp2_approximately(float x) {
 inline float reciprocal_approximately(float x) { return 1 / x; }
 
 inline void start_next_kernel() {}
-inline void wait_for_last_kernel() {}
+inline void wait_for_last_kernel() { emulator::wait_for_last_kernel(); }
 
 // ---- Words in device memory that blocks exchange. A thread that waits for a word lets the other threads of its
 // block run.
