@@ -132,7 +132,8 @@ def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         signal.signal(signal.SIGINT, before)
-        assert running.stderr.readline().startswith("sort/")
+        # JAX warns if it meets a program that another process is just writing to their cache, and compiles it.
+        assert any(line.startswith("sort/") for line in running.stderr)
         running.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in running.communicate(timeout=60)[1]
     rows = report.saved_names(tmp_path / "benchmarks.json")
