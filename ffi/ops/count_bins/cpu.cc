@@ -1,4 +1,4 @@
-// Each task counts a part of a row in its own bins, and then adds them to the row's counts.
+// Each task counts a part of a row in its own bins. If the row has several parts, it adds them to the row's counts.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -43,7 +43,7 @@ void run(const CountBinsOperands& operands, cpu::Executor& executor, BinsOf bins
   const int64_t bins = operands.bins;
   const int64_t part = std::max(kCountBinsPart, 4 * bins);
   const int64_t parts = std::max<int64_t>(1, ceil_div(operands.length, part));
-  std::vector<std::atomic<int64_t>> sums(operands.rows * bins);
+  std::vector<std::atomic<int64_t>> sums(parts > 1 ? operands.rows * bins : 0);
   cpu::parallel_for(executor, operands.rows * parts, [&](int64_t task) {
     const int64_t row = task / parts, begin = (task - row * parts) * part;
     const auto bin_of = bins_of(row);
@@ -54,10 +54,14 @@ void run(const CountBinsOperands& operands, cpu::Executor& executor, BinsOf bins
       if (bin >= 0) ++own[bin];
     }
     for (int64_t bin = 0; bin < bins; ++bin) {
-      if (own[bin] > 0) sums[row * bins + bin].fetch_add(own[bin], std::memory_order_relaxed);
+      if (parts == 1) {
+        operands.counts.set(row * bins + bin, own[bin]);
+      } else if (own[bin] > 0) {
+        sums[row * bins + bin].fetch_add(own[bin], std::memory_order_relaxed);
+      }
     }
   });
-  for (int64_t i = 0; i < operands.rows * bins; ++i) operands.counts.set(i, sums[i].load(std::memory_order_relaxed));
+  for (size_t i = 0; i < sums.size(); ++i) operands.counts.set(i, sums[i].load(std::memory_order_relaxed));
 }
 
 }  // namespace
