@@ -122,7 +122,8 @@ def like(
       min_items_on_gpu: the same on a GPU, where a small call takes as long as its kernels take to start.
       takes_sequence: whether the first operand may be a sequence.
       measure: returns the number to compare with both minima, instead of the number of items.
-      unsized: the argument for the size of the results, and the function to run outside of `jit` if it is omitted.
+      unsized: the argument for the size of the results, and the function to run outside of `jit` if that argument is
+        omitted.
     """
     signed = Signed(original, operands, takes_sequence)
     place = list(signed.defaults).index(operands[0])

@@ -55,14 +55,14 @@ WHOLE = PartitionSpec()
 
 def switch(name: str, what: str) -> Any:
     """Returns a setting, off by default: an environment variable, and a context under which jit traces anew."""
-    known = _config.config._value_holders.get(name)  # true if the package is imported a second time
+    known = _config.config._value_holders.get(name)  # not None if the package is imported a second time
     if known is not None:
         return known
     return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
 
 
 def exportable(result: type) -> None:
-    """Lets `jax.export` serialize a named tuple, or a pytree with auxiliary data of numbers or None."""
+    """Lets `jax.export` serialize a named tuple, or a pytree whose auxiliary data is a tuple of numbers or None."""
     name = f"jax_mgpu.{result.__name__}"
     _export.deserialization_registry.pop(name, None)  # the package may be imported a second time
     if hasattr(result, "_fields"):
@@ -116,7 +116,7 @@ def is_varying(x: object) -> bool:
 def varying_alike(functions: Sequence[Callable[[], Any]], *like: object) -> list[Callable[[], Any]]:
     """Returns functions whose results vary over the manual axes of `like` if they vary in some of the functions.
 
-    JAX's own results may be typed as varying too little: the indices of a sort do.
+    JAX types some results, such as the indices of a sort, as varying over too few axes.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return list(functions)
@@ -192,7 +192,7 @@ def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
 
 
 def smaller(size: int, limit: int) -> int:
-    """Returns the smaller of a size and a limit; the size itself if it is unknown."""
+    """Returns the smaller of a size and a limit; the size itself if JAX cannot compare them."""
     return limit if surely(lambda: size > limit) else size
 
 
@@ -328,7 +328,7 @@ def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[li
 
 
 def automatic_devices(ctx: LoweringContext) -> int:
-    """Returns the number of devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
+    """Returns the number of devices over which XLA splits a lowering rule's output: along axes that are not Manual."""
     axis_context = ctx.module_context.axis_context
     if isinstance(axis_context, _SPMDAxisContext):
         sizes = axis_context.mesh.shape
@@ -355,7 +355,7 @@ def is_local(*arrays: jax.Array) -> bool:
 
 
 def is_of_one_device() -> bool:
-    """Whether there is no mesh, or JAX shards no axis of it."""
+    """Whether there is no mesh, or all of its axes are Manual."""
     mesh = jax.sharding.get_abstract_mesh()
     return len(mesh.manual_axes) == len(mesh.axis_names)
 

@@ -1,12 +1,12 @@
 """Runs each eager call of a public function as one compiled program, which later calls reuse.
 
 Static arguments are part of the program, as under `jax.jit`. JAX arrays are its operands, and so are NumPy arrays whose
-types JAX has, or whose integers fit these types. Other values belong to the host: Python numbers, lists, 64-bit floats.
-The code that checks and converts them must see the values, so it runs on the host in each call, and its results are
-operands.
+types JAX has, or whose integers fit these types. Other values belong to the host, such as Python numbers, lists, or
+64-bit floats without `jax_enable_x64`. The code that checks and converts them must see the values, so it runs on the
+host in each call, and its results are operands.
 
-The first call with given shapes traces the function with a `HostValue` for each such value, and `on_host` records the
-conversions. Later calls repeat only those.
+The first call with given shapes traces the function with a `HostValue` for each value of the host; `on_host` and
+`check_on_host` record the conversions and checks. Later calls repeat only these.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ except ImportError:  # a package without kernels
 NARROW = "bool int8 int16 int32 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()  # noqa: SIM905
 WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 DTYPES = {jnp.dtype(given): jnp.dtype(made) for given, made in [*zip(NARROW, NARROW, strict=True), *WIDE.items()]}
-# A `Width` of ffi/python/eager_calls.h for each.
+# A `Width` of ffi/python/eager_calls.h for each of these types.
 WIDTHS = {given: 0 if given is made else {"i": 1, "u": 2}.get(given.kind, 3) for given, made in DTYPES.items()}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -54,9 +54,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Python numbers, which `_Step` keeps on the device.
 NUMBERS = frozenset([bool, int, float])
 
-# At most so many programs are kept if sizes or functions are always new.
+# The most programs in `_PROGRAMS`, and in `known` of each public function.
 MAX_PROGRAMS = 4096
-# A conversion remembers at most so many numbers from the host.
+# The most numbers that one conversion remembers.
 MAX_NUMBERS = 16
 
 
@@ -87,7 +87,7 @@ class _Public:
         self.function, self.static = function, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
-        # The programs of calls with values that the host converts, by keys of `EagerCalls`, with their `sources`.
+        # By keys of `EagerCalls`: programs with their `sources`, or functions of leaves with the order of the leaves.
         self.known: dict[Any, tuple[Callable[..., Any], Sequence[Any]]] = {}
 
     def calls(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
@@ -100,7 +100,7 @@ class _Public:
         return EagerCalls(program, self.run, self.known, are_settings, self.static, common).run
 
     def run(self, positional: Sequence[Any], named: Mapping[str, Any], found_by: object = None) -> Any:
-        """Runs any call; with a key of `EagerCalls`, stores the program for later ones."""
+        """Runs any call; with a key of `EagerCalls`, stores the program for later calls."""
         if (not is_eager() and is_within_program()) or named.get("axis_name") is not None or not compiles():
             return self.within_program(positional, named)
         function, static = self.function, self.static
@@ -250,7 +250,7 @@ class _Step:
 
     @classmethod
     def of(cls, conversion: _Conversion) -> Callable[[Sequence[Any]], Any]:
-        """Returns the conversion itself if it takes several leaves."""
+        """Returns a step, or the conversion itself if it takes a list or another pytree."""
         place = conversion.places[0] if conversion.structure == LEAF else None
         return conversion if place is None else cls(conversion, place)
 
@@ -380,7 +380,7 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Returns the objects that identify a function: each access to a method makes a new one."""
+    """Returns the objects that identify a function: each access to a bound method makes a new method object."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 
@@ -408,7 +408,7 @@ def _is_operand(leaf: jax.Array | np.ndarray) -> bool:
 
 
 def _is_kept(leaf: Any) -> bool:
-    """Whether a program takes a leaf as it is: an array, None, or a NumPy array whose values fit the types of JAX."""
+    """Whether a program takes a leaf as it is: an array, None, or a NumPy array whose type JAX has or integers fit."""
     kind = type(leaf)
     if kind is not np.ndarray:
         return kind is ArrayImpl or leaf is None

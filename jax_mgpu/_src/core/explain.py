@@ -33,7 +33,7 @@ DEVICES = {
     "H200": _gpu(132, 227, 50, 90, 4.8),
     "B200": _gpu(148, 227, 126, 100, 8.0),
 }
-COPIED = 0.85  # a copy reaches so much of the peak: 4.05 to 4.11 TB/s on an H200
+COPIED = 0.85  # the part of the peak that a copy reaches: 4.05 to 4.11 TB/s on an H200
 
 
 class Step(NamedTuple):
@@ -41,8 +41,9 @@ class Step(NamedTuple):
 
     Attributes:
       operation: its name. A public function may consist of several.
-      variant: the name of the variant; `"one kernel"` if there is only one, `"plain JAX"` without kernels.
-      condition: why this variant was chosen.
+      variant: the name of the variant; `"one kernel"` if there is only one, `"threads"` on a CPU, `"a compiled
+        function"` for a kernel that CUDA compiles from a caller's function, or `"plain JAX"`.
+      condition: why this variant was chosen; empty if there is no choice.
       tiles: the items per block, by name of the tile.
       passes: passes over memory; one reads the operands and writes the results.
       scratch_bytes: the program's scratch memory for the operation.

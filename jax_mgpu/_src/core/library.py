@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jax_mgpu._kernels import Library
 
 PACKAGE = pathlib.Path(__file__).parents[2]
-# CUDA versions from the newest to the oldest, each with JAX's plugin.
+# Packages of CUDA kernels, the newest CUDA version first, each with JAX's plugin for that version.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
 # CUDA version and release of the oldest driver that can unpack the kernels, which are compressed.
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
@@ -192,7 +192,7 @@ def compiler_problem() -> str:
 
 
 def _compiler_folders() -> list[str]:
-    """Returns the folders of NVRTC on which jax[cuda12] and jax[cuda13] depend."""
+    """Returns the folders of the NVRTC packages that jax[cuda12] and jax[cuda13] install."""
     spec = importlib.util.find_spec("nvidia")
     roots = map(pathlib.Path, spec.submodule_search_locations or ()) if spec else ()
     folders = ("cu13/lib", "cuda_nvrtc/lib")
@@ -272,8 +272,8 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
     this package.
 
     Returns:
-      The values of `disabled_checks=`: one for each kernel of any platform, and one for `ragged_all_to_all`, by which
-      programs over a mesh axis of GPUs exchange items.
+      The values of `disabled_checks=`: one for each custom call of this package, and one for `ragged_all_to_all`, by
+      which programs over a mesh axis of GPUs exchange items.
 
     Example:
       >>> import jax, jax.export, jax.numpy as jnp

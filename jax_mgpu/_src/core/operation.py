@@ -73,7 +73,7 @@ class Operation:
     Args:
       name: the name of the primitive, of the FFI handlers and of the C++ functions.
       operands: the rank of each operand of one problem by name, in the handlers' order.
-      results: the names of the results, in the handlers' order. Attributes may leave some out.
+      results: the names of the results, in the handlers' order. Some values of attributes leave results out.
       attributes: the type of each attribute by name: `bool`, `int`, an enumeration, or `Keyed`.
       shapes: the shape rule, which takes `jax.ShapeDtypeStruct`s of operands, and attributes, and gives one struct per
         result.
@@ -228,7 +228,7 @@ class Operation:
     def def_linear(self, **transposes: Callable[..., Any]) -> None:
         """Declares the first result linear in each of these operands; sets transposes and forward derivative.
 
-        No other result has a tangent; without arguments, none has.
+        No other result has a tangent; without arguments, no result has one.
         """
         for operand, rule in transposes.items():
             self.def_transpose(operand, rule)
@@ -243,7 +243,7 @@ class Operation:
         return results, [sum(parts[1:], parts[0]) if parts else None, *[None] * (len(results) - 1)]
 
     def def_transpose(self, operand: str, rule: Callable[..., Any]) -> None:
-        """Declares the operation jointly linear in this and other declared operands; sets its transpose.
+        """Declares the operation linear in this operand; sets its transpose.
 
         `rule(cotangents, operands, **attributes)` gets one problem: a cotangent per result (None if zero), and operands
         by name, linear ones as `jax.ShapeDtypeStruct`. It returns `operand`'s cotangent.
@@ -355,7 +355,7 @@ def _leading(x: jax.Array, axis: int) -> jax.Array:
 def in_program(x: jax.Array) -> jax.Array:
     """Returns an operand in the form in which it is traced.
 
-    Empty ones are made anew: as constants or arguments under shard_map, they may crash the compiler of jaxlib 0.11.
+    An empty operand is made anew: as a constant or argument under shard_map, it may crash the compiler of jaxlib 0.11.
     """
     if x.size:
         return jnp.asarray(x)
@@ -495,7 +495,7 @@ def stored_aval(aval: Aval) -> jax.ShapeDtypeStruct:
 
 
 def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Runs an operation on float8 rows: handlers move them as bytes, derivatives need floats."""
+    """Runs an operation on float8 rows as bytes. Only the lowering does so, because derivatives need floats."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
     results = operation.run(stored, **attributes)

@@ -59,9 +59,10 @@ class Combination:
         scanned: bool = False,
         made: bool = True,
     ) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """Returns the operator or leaves, the items, their number, and the function that restores the tree.
+        """Returns an operator or leaves, the items, the number of items, and the function that restores the tree.
 
-        A function gives an operator, names give leaves. Options are those of `custom` and `named_leaves`.
+        If `op` is a function, the first result is an operator; if `op` has names, leaves. Options are those of `custom`
+        and `named_leaves`.
         """
         if callable(self.op):
             given: dict[str, Any] = {"argument": argument, "commutative": self.commutative, "initial": initial}

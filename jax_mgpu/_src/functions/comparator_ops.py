@@ -171,8 +171,9 @@ class _Order:
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     """Writes an order for kernels; returns it with its captured values, or None if kernels do not run it.
 
-    Kernels do not run it if there are no items, no CUDA kernels, or parts of the function that cannot be written; nor
-    if keys are wide and the function compares columns, because a sort by columns is then faster.
+    Kernels do not run it without items or CUDA kernels, for 2^31 items or more, or if a part of the function cannot be
+    written; nor if keys have more than FEW_BYTES and the function compares columns, because a sort of columns is then
+    faster.
     """
     if items.n == 0 or not custom_operator.has_kernels():
         return None

@@ -14,7 +14,7 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions.emit import Layout, OperatorData
 
-# A scan gives rows of at least so many bytes their own tiles; shorter rows share tiles.
+# A scan of a batch gives each row of at least LONG_ROW_BYTES its own tiles; shorter rows share tiles.
 LONG_ROW_BYTES = 1 << 17
 
 

@@ -62,13 +62,13 @@ from jax_mgpu._src.functions.transform import Load, map_leaves
 
 RULES = "custom_jvp", "custom_vjp"  # names of primitives with a caller's derivative rules begin so
 
-# If a function combines each element of large items by itself, their columns are scanned separately. A kernel that
-# walks along rows scans them if the numbers of all leaves have one width and a column's item has at most
+# If a function combines each element of an item's arrays by itself, columns are scanned separately. A kernel that walks
+# along rows scans them if the numbers of all leaves have one width, at most 8 bytes, and a column's item has at most
 # MAX_ROW_ITEM_BYTES. If not, and if items have more than MOST_JOINT_SCALARS numbers, columns are scanned as a batch.
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
-# Larger states of segmented reductions exceed a block's shared memory: then a scan computes the results.
+# A segmented reduction of larger items or states would exceed a block's shared memory, so a scan computes its results.
 MAX_SEGMENT_BYTES = 72
 DIRECTIONS = "exclusive", "reverse", "total"  # attributes that a caller of a scan chooses
 
@@ -119,7 +119,7 @@ class _Function:
 
     @functools.cached_property
     def partials(self) -> Partials | None:
-        """The partial derivatives of the operator, if its leaves are numbers that do not depend on each other."""
+        """The partial derivatives of the operator; None if it is built in, or `partials_of` returns None."""
         if self.kind is not None:
             return None
         leaves = self.results
@@ -279,7 +279,7 @@ def _fit_rows(leaves: Sequence[jax.Array]) -> bool:
 
 
 def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
-    """Returns the operator of one column if the function combines each column of large items by itself."""
+    """Returns the operator of one column, or None if columns are not scanned separately."""
     leaves, structure = flatten(x)
     shape = leaves[0].shape[1:]
     scalars = len(leaves) * math.prod(shape)
@@ -380,7 +380,7 @@ def _prepare(
     load: Load | None,
     **how: bool,
 ) -> _Prepared | None:
-    """Returns the function as kernels take it, or None if none can run it.
+    """Returns the function as kernels take it, or None if no kernel can run it.
 
     `how` has keyword arguments of `_written`.
     """

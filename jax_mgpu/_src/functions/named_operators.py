@@ -426,7 +426,7 @@ def _leaf(
 
 
 def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) -> tuple[jax.Array, Any]:
-    """Returns the items of a variance or of an operator of ranks, and the type of its results."""
+    """Returns the items for an operator of `OF_NUMBERS`, and the type of its results."""
     items = items.astype(jnp.uint8) if items.dtype == jnp.bool_ else items
     if name in ("var", "std"):
         items = items.astype(accumulator_dtype(items.dtype))

@@ -106,7 +106,7 @@ def accumulator_dtype(dtype: DTypeLike) -> Any:
 
 
 def sum_dtype(dtype: DTypeLike) -> np.dtype:
-    """Returns the type of sums and products: `jnp.sum`'s for bools, 8 and 16 bits, else their own."""
+    """Returns the type of sums and products of bools or integers: `jnp.sum`'s below 32 bits, else their own."""
     if np.dtype(dtype).itemsize >= 4:
         return np.dtype(dtype)
     default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
@@ -114,7 +114,7 @@ def sum_dtype(dtype: DTypeLike) -> np.dtype:
 
 
 def wide_dtype(dtype: DTypeLike) -> Any:
-    """Returns the type of precise sums: `sum_dtype` of integers, the computing type of floats."""
+    """Returns the type of precise sums: `sum_dtype` of integers, `accumulator_dtype` of floats."""
     return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
 
 
@@ -307,7 +307,7 @@ def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[j
 def general_scan(
     operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array, *, exclusive: int, reverse: int
 ) -> tuple[Any, Any]:
-    """Scans segments; returns states, and the last segment's total."""
+    """Scans segments; returns states, and the total of the segment that the scan reaches last."""
     heads = whole_axes(heads)
     positions, states = _states(operator, x, n, heads)
     if n == 0:

@@ -237,8 +237,8 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
 
     A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
     recurrence, the third part of a state is the factor of its last item, which is applied at the next item. A term of 0
-    stays 0 even if a product of factors is infinite. A neutral state that comes last multiplies by the factor to come,
-    which changes the result, so no kernel may take a result from such a state.
+    stays 0 even if a product of factors is infinite. In a late recurrence, a neutral state after another state applies
+    the factor of that state's last item, so no kernel may take a result from the combination of these two.
     """
     (factor, term, *pending), (next_factor, next_term, *last) = a, b
     for still_to_come in pending:

@@ -1,9 +1,9 @@
 """The derivative of a scan by a function, as linear recurrences.
 
 A result is y[i] = f(y[i - 1], x[i]), and its tangent dy[i] = A[i] dy[i - 1] + B[i] dx[i] with f's partial derivatives A
-and B. If no leaves of a state depend on each other, each leaf is a linear recurrence of numbers (recurrence.py), after
-those of the leaves on which it depends. A loss that uses one leaf needs only the recurrence of that leaf, and a partial
-derivative that is an item itself needs no pass over memory.
+and B. If the leaves of a state do not depend on each other in a cycle, each leaf's tangent is a linear recurrence of
+numbers (recurrence.py), which is solved after those of the leaves on which it depends. A partial derivative that is an
+item itself needs no pass over memory.
 """
 
 from __future__ import annotations
@@ -76,9 +76,10 @@ class Partials:
 
 
 def partials_of(jaxpr: Jaxpr, consts: Sequence[Any], leaves: Sequence[Any]) -> Partials | None:
-    """Returns partial derivatives, or None if leaves depend on each other.
+    """Returns the partial derivatives of a function of two states.
 
-    `jaxpr` takes constants, of which `consts` are the avals, and the leaves of both states.
+    Returns None if leaves are arrays, are complex, or depend on each other in a cycle, or if the function has a
+    `custom_vjp`. `jaxpr` takes constants, of which `consts` are the avals, and the leaves of both states.
     """
     numbers = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     inexact = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
@@ -161,7 +162,7 @@ def _sources_of_open(jaxpr: Jaxpr, arguments: Sequence[frozenset[int]]) -> list[
 
 
 def _order(sources: Mapping[int, set[int]]) -> tuple[int, ...] | None:
-    """Returns the leaves, each after its sources, or None if some depend on each other."""
+    """Returns the leaves, each after its sources, or None if some depend on each other in a cycle."""
     order: list[int] = []
     while len(order) < len(sources):
         ready = [i for i in sources if i not in order and sources[i] <= {*order}]
@@ -231,7 +232,7 @@ def scan_tangents(
 def _product_term(
     i: int, partials: Partials, results: Sequence[jax.Array], dx: Sequence[jax.Array | None]
 ) -> tuple[int, int] | None:
-    """Returns a leaf of the earlier state that multiplies the tangent of a leaf of the item, and that leaf.
+    """Returns a leaf of the earlier state that multiplies the tangent of a leaf of the item, and the item's leaf.
 
     Returns None unless the tangent of leaf i is a recurrence of rows with such a term, and has another term.
     """

@@ -145,7 +145,7 @@ def _positions(
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """Returns the load and the leaf for kernels that map items as they load them; None and the leaves if none do.
+    """Returns the load and the leaf for kernels that map items as they load them; None and the leaves without such one.
 
     Such kernels support one named operator over one array of numbers.
     """

@@ -19,17 +19,18 @@ from jax_mgpu._src.ops.scan import scan
 
 T = TypeVar("T")
 
-# XLA:GPU launches a block for each update (contiguous piece) of a ragged all-to-all. If their number is odd, each block
-# copies one update without a pause. If it is even, blocks share up to 64 updates, and wait for memory at each.
-# Updates of less than a line would gain nothing.
+# XLA:GPU launches a block for each update (contiguous piece) of a ragged all-to-all. If the number of updates is odd,
+# each block copies one update without a pause. If it is even, blocks share up to 64 updates, and wait for memory at
+# each.
 MOST_UPDATES = 1023
-# Updates begin at multiples of so many items of the receiver's array. The copy writes a word of each lane of a warp at
-# once, so that each warp then writes one line of memory, not parts of two.
+# Updates begin at multiples of LINE_ITEMS items of the receiver's array. Each lane of a warp writes a word, so that a
+# warp writes one line of memory, not parts of two.
 LINE_ITEMS = 32
-# For more devices, XLA:GPU uses NCCL, with an operation per update.
+# For more than MAX_RAGGED devices, XLA:GPU uses NCCL, with an operation per update.
 MAX_RAGGED = 8
-# With at most so many slots in all, and if devices share their memory, each device does the whole operation. Programs
-# then compile in a third of the time. But sorts of 2^20 items would take six times as long on four CPU devices.
+# If devices share their memory and have at most FEW_ITEMS slots in all, each device does the whole operation. Such
+# programs compile in a third of the time that distributed ones take. But sorts of 2^20 items on four CPU devices would
+# take six times as long.
 FEW_ITEMS = 1 << 16
 
 
@@ -56,7 +57,7 @@ class Parts:
 
     @classmethod
     def between(cls, axis: Axis, edges: jax.Array, slots: int) -> Parts:
-        """Device i sends its items from `edges[i, j]` to `edges[i, j + 1]` to device j; none if these descend."""
+        """Device i sends its items from `edges[i, j]` to `edges[i, j + 1]` to device j; none where edges descend."""
         return cls(axis, edges[..., :-1], jnp.maximum(edges[..., 1:] - edges[..., :-1], 0), slots)
 
     def behind(self, other: Parts) -> Parts:
@@ -112,7 +113,7 @@ def exchange(
 ) -> list[jax.Array]:
     """Returns arrays of the items that this device receives, in the order of the devices, each followed by `fill`.
 
-    With None, any values follow. If most items travel, XLA:GPU also copies the others during the exchange.
+    If `fill` is None, any values follow. If most items travel, XLA:GPU also copies the others during the exchange.
     """
     return exchange_together([[parts]], [leaves], fill=fill, most_travel=most_travel)
 
@@ -228,7 +229,7 @@ def all_everywhere(
     dtype, form, slots = counts[0].dtype, RowForm(axis.operation, "x", arrays[0]), [x.shape[0] for x in arrays]
     ends = np.cumsum([axis.size * n for n in slots])
     begins = [end - axis.size * n + np.arange(axis.size) * n for n, end in zip(slots, ends, strict=True)]
-    # One more run, which is empty: XLA:CPU would compile a kernel for a constant of evenly spaced numbers.
+    # The last run is empty. Without its 0, XLA:CPU would compile a kernel that makes these evenly spaced numbers.
     starts = np.concatenate([*begins, [0]]).astype(dtype)
     if edges is None:
         offsets, total = scan(jnp.concatenate([*counts, np.zeros(1, dtype)]), exclusive=True, return_total=True)
@@ -273,7 +274,7 @@ def _ragged(sent: Sent, into: jax.Array, *, most_travel: bool) -> jax.Array:
 
     All parts of one array are sent by one exchange, because separate ones might each use the link in one direction
     only. If most items travel, the exchange also copies a device's own parts, while it waits for the link. Otherwise a
-    pass before the exchange copies them in less time.
+    pass before the exchange copies a device's own parts.
     """
     axis = sent[0][0][0].axis
     for parts_of, x in () if most_travel else sent:
@@ -348,7 +349,7 @@ def in_rounds(
     if most == 1:
         return step(jnp.zeros((), needed.dtype), into)
 
-    # A transpose would save the places of all rounds, an array per device, so it recomputes them.
+    # A transpose recomputes the places of each round, because those of all rounds would be an array per device.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         result: jax.Array = cond(jnp.asarray(done, needed.dtype) < needed, step, lambda _, into: into, done, into)

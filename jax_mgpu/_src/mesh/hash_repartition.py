@@ -17,7 +17,7 @@ from jax_mgpu._src.mesh.splitters import Sorted, search
 from jax_mgpu._src.ops.bucket_join import mixed
 from jax_mgpu._src.ops.sort_strategy import partitioned
 
-# At least so many buckets per device: if keys are distinct, shares differ by about one bucket at most.
+# The least number of buckets per device. If keys are distinct, shares differ by about one bucket at most.
 BUCKETS = 32
 # One pass partitions keys by this many bits, so a bucket's number has at least as many.
 DIGIT_BITS = 8

@@ -60,7 +60,7 @@ def _spread(
     """Gathers own rows while others travel, and moves received ones to the slots between them."""
     runs = _Runs(axis, rows, starts, offsets, whole, size)
     received, runs = runs.received(rows)
-    # The barrier lets XLA do the rest while rows travel.
+    # The barrier lets XLA compute the moves and gather own rows while other rows travel.
     ready = jax.lax.optimization_barrier((received, *runs.moves(), runs.of_own(rows, fill)))
     return move_rows(*ready)
 

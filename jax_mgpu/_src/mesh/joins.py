@@ -59,7 +59,7 @@ def join(
         return axis.varying(_by_partners(axis, found, kind, size))
 
     def in_place() -> Rows:
-        """Tries the method that moves the fewest rows."""
+        """Joins unsorted tables by buckets; sorted ones by ranges or, to keep rows of b, by partners."""
         if not is_sorted:
             return _by_buckets(axis, operands, kind, size, by_partners)
         return by_partners() if keeps_b(kind) else _by_ranges(axis, operands, kind, size, by_partners)

@@ -39,7 +39,7 @@ from jax_mgpu._src.ops.select import select_rows
 from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
 from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
 
-# Lengths are multiples of so many items: XLA's kernels take three times as long for odd lengths.
+# With `pairs`, a device's slots are a multiple of SLOTS: XLA's kernels take three times as long for odd lengths.
 SLOTS = 32
 
 
@@ -127,7 +127,7 @@ class AlignedPair:
         return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 
     def cut(self, side: int, right: bool) -> jax.Array:
-        """Returns, for each item of a side, how many of the other array are less, or no greater; -1 if dead."""
+        """Returns, for each item of a side, how many of the other array are less (or no greater); -1 if dead."""
         copies = self._copies(side, 1 - side, smallest=not right)
         found, before = self._search(side, 1 - side, right), self.before[1 - side]
         found += before + copies if right else before - copies

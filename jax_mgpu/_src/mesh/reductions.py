@@ -262,7 +262,7 @@ def number_before(positions: jax.Array, end: jax.Array) -> jax.Array:
 
 
 def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Returns whether a segment starts here, the first and last such positions, and the last head's number.
+    """Returns whether a segment starts here, where the first and last ones start, and the last head's number.
 
     Without a head, the first position is past the live items, and the last is 0: all items are in one segment.
     """
@@ -301,11 +301,11 @@ class _EveryState:
         return has, none if flags is None or self.none_starts else flags & 2 == 2, states
 
     def total(self, combine: Callable[[Any, Any], Any], reverse: int = 0) -> tuple[jax.Array, Any]:
-        """Returns all states combined, `[1]`, and whether there are any."""
+        """Returns whether there are any states, and all states combined, `[1]` each."""
         return _combined(combine, self._told(self.flags, self.states), reverse)
 
     def before(self, combine: Callable[[Any, Any], Any], reverse: int = 0) -> tuple[jax.Array, Any]:
-        """Returns the combined states of earlier devices, and whether there are any; with `reverse`, of later ones."""
+        """Returns whether earlier devices (with `reverse`, later ones) have states, and these states combined."""
         axis, beyond = self.axis, 1 if reverse else 0
 
         def nearest(x: jax.Array) -> jax.Array:
@@ -323,9 +323,9 @@ class _EveryState:
 
 
 def _combined(combine: Callable[[Any, Any], Any], every: States, reverse: int = 0) -> tuple[jax.Array, Any]:
-    """Combines neighbouring states until one is left, `[1]`; the tree depends only on their number.
+    """Combines neighbouring states until one is left; the tree depends only on their number.
 
-    With `reverse`, the last state comes first.
+    Returns whether there are any states, and the combined state, `[1]` each. With `reverse`, the last one comes first.
     """
 
     def step(a: States, b: States) -> States:

@@ -235,7 +235,7 @@ def _unique_in_order(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """Returns the first k items of all devices, on each device. Each one first selects k of its own items."""
+    """Returns the first k items of all devices, on each device. Each device first selects k of its own items."""
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
     values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))
@@ -354,7 +354,7 @@ def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array],
 
 
 def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns the items at distinct global positions: each sum has at most one summand."""
+    """Returns, on all devices, their items at distinct places, by a sum; each place has at most one summand."""
     return axis.sum(jnp.zeros_like(x).at[places].set(x, mode="drop", unique_indices=True))
 
 

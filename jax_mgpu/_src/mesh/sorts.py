@@ -21,11 +21,11 @@ from jax_mgpu._src.ops.merge import merged_runs
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-# A sort of so many keys is faster than rounds of merges.
+# Up to FEW_KEYS received keys are sorted again, because that is faster than rounds of merges.
 FEW_KEYS = 1 << 14
 # The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer
-# than keys of 4 bytes and more, so XLA:GPU puts both in one allocation. With fewer slots it would make two, because
-# GPUs receive only into a special kind of memory.
+# than keys of 4 bytes and more, so XLA:GPU puts that memory and the received array in one allocation. With fewer slots,
+# XLA:GPU would make two allocations, because GPUs receive only into a special kind of memory.
 SPARE = 32
 
 

@@ -19,8 +19,8 @@ from jax_mgpu._src.mesh.exchange import all_everywhere, by_platform
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
-# The candidate codes that one round of the search counts, over all cuts. In a round, launches and a sum over devices
-# take more time than searches, so two rounds of 16 bits take less than three of 11.
+# The most candidate codes that one round of the search counts, over all cuts. In a round, launches and a sum over
+# devices take more time than searches, so two rounds of 16 bits take less time than three of 11.
 MAX_CANDIDATES = 1 << 16
 
 
@@ -65,7 +65,7 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Returns the keys of ascending codes; for a code that no key has, a key that exceeds the same keys as it does."""
+    """Returns the keys of ascending codes; for a code that no key has, a key that exceeds the same keys."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
@@ -249,7 +249,8 @@ def even_windows(
     For devices that share their memory. `counts` has the items of all devices in each sequence.
 
     Returns: Where the items of each device begin in the first sequence followed by the second, and where the last ones
-    end; the number of all items, `[1]`; there, where the part of each sequence begins and ends, `[4]`; its lengths.
+    end; the number of all items, `[1]`; where this device's part of each sequence begins and ends among the items of
+    both sequences, `[4]`; the lengths of the two parts.
     """
     keys, edges, total = all_everywhere(axis, [_rising(s) for s in sequences], counts)
     heads = edges[:: axis.size][:2]

@@ -76,7 +76,7 @@ class SortedPair:
                 return [place]
             return [place, upper[0] - place + jnp.where(equal(order_codes(keys, False), last), later, 0)]
 
-        # The search among own keys comes first, and takes about as long as the launches of the small steps that follow.
+        # The search among own keys comes first: while it runs, the host launches the small steps that follow.
         other_live, *here = jax.lax.optimization_barrier((other_live, *bounds(keys, self.live[side])))
         last, ends, later = self._runs(side, rights, other_live)
 
@@ -121,10 +121,10 @@ class SortedPair:
     def _runs(self, side: int, rights: list[bool], live: jax.Array) -> tuple[Words, jax.Array, jax.Array | None]:
         """Returns this device's last key of the other array, and where the run of keys with places on each device ends.
 
-        For both sides, it also returns how many items on later devices equal that last key.
+        The third result, None for one entry of `rights`, says how many items on later devices equal that last key.
 
-        A run begins where the previous one ends. If only the right side is asked for, a key's place is on the first
-        device whose last key is greater.
+        A run begins where the previous one ends. If `rights` is `[True]`, a key's place is on the first device whose
+        last key is greater.
         """
         axis, other = self.axis, self.keys[1 - side]
         last = take_or_fill(other, live.reshape(1) - 1)  # without keys, any: its run is empty

@@ -67,7 +67,7 @@ def _integer_pow(lines: Lines, equation: Equation, x: Names) -> Names:
 
 
 def _polynomial(lines: Lines, equation: Equation, x: Names, *coefficients: Names) -> Names:
-    """Evaluates a polynomial by Horner's rule; coefficients begin with the constant one."""
+    """Evaluates a polynomial by Horner's rule; the constant coefficient comes first."""
     aval = equation.outvars[0].aval
 
     def write(x: str, *coefficients: str) -> str:

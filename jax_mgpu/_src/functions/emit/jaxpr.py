@@ -219,7 +219,7 @@ def emit_stages(
 
 
 def _neutral_of(closed: ClosedJaxpr, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
-    """Returns each leaf's neutral scalar if one primitive combines each element, else None."""
+    """Returns each leaf's neutral scalar if, for each leaf, one primitive that has one combines all elements."""
     if len(arguments) != 2 * len(results):
         return None
     values = []
