@@ -41,8 +41,8 @@ constexpr int32_t kLargest = 0x7fffffff;
 struct BucketShared {
   uint32_t codes[kBucketCapacity];
   int32_t rows[kBucketCapacity];
-  // A counter for each slot, two per word: first the number of the slot's entries, then the place of its first one. The
-  // word after them holds the number of all entries.
+  // A counter for each slot, two per word: at first the number of the slot's entries, later the place of its first
+  // entry. The word after the counters holds the number of all entries.
   alignas(16) uint32_t begins[kSlots / 2 + 4];
   int sums[kWarps];
   unsigned long long first_slot;
@@ -101,7 +101,7 @@ class BucketTable {
       sort(count);
       return;
     }
-    // An entry alone in its slot needs no count.
+    // An entry that is alone in its slot is in its place already.
     unsigned company = 0;
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
@@ -207,8 +207,8 @@ struct BucketPart {
   int chunk;
 };
 
-// The result for a row of a, in one word: the place in the table where its partners begin, and the number of its output
-// rows.
+// The result for a row of a, in one word: the place in the table where its partners begin (high half), and the number
+// of its output rows (low half).
 constexpr uint32_t kLone = 0xffffu << 16;  // stands for that place if a row has no partners
 
 // All threads of the block call it.

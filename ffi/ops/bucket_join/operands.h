@@ -25,7 +25,7 @@ struct BucketSide {
   const int32_t* bounds;  // where each bucket begins, and where the last one ends
   int64_t length;
 
-  // The positions of a bucket, which are inside the table for any bounds.
+  // The positions of a bucket, cut to the length.
   MGPU_HOST_DEVICE Range<int64_t> bucket(int64_t number) const {
     const int64_t begin = clamp<int64_t>(bounds[number], 0, length);
     return {begin, clamp<int64_t>(bounds[number + 1], begin, length)};
@@ -77,7 +77,7 @@ struct BucketJoinOperands {
 
   MGPU_HOST_DEVICE int64_t max_extra_chunks() const { return a.length / kBucketChunk; }
   // On CUDA (plan.h), one block per bucket is launched, then blocks that share the extra chunks. Scratch memory holds
-  // each problem's number of rows.
+  // each problem's number of output rows.
   MGPU_HOST_DEVICE int64_t extra_blocks() const;
   MGPU_HOST_DEVICE int64_t blocks() const;
   unsigned long long* layout(Workspace& workspace) const;

@@ -119,7 +119,7 @@ struct EvenSlots {
 };
 
 // Finds bins by slots, which are ranges of values, and a table of the edges in each slot. Few slots have more than one
-// edge, so most items are compared only once.
+// edge, so most items need no search.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;

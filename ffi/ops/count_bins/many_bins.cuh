@@ -1,5 +1,5 @@
-// Counts in more numbered bins than a block has counters for: frequent bins in a table in shared memory, as in
-// ops/reduce_by_id/combine_by_id.cuh, and others directly in device memory.
+// Counts in more numbered bins than a block has counters for. Each entry of a table in shared memory counts the first
+// of its bins that occurs; other bins are counted in device memory, as in ops/reduce_by_id/combine_by_id.cuh.
 #pragma once
 
 #include "ops/count_bins/kernels.cuh"

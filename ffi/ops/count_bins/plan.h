@@ -10,7 +10,7 @@ constexpr int kCountBinsThreads = 512;
 constexpr int kMaxCountedBins = 12288;
 constexpr int64_t kMaxNumberedBins = (int64_t{1} << 31) - 1;
 constexpr int kMaxCountedEdges = 2048;
-constexpr int kEdgeSlots = 1024;         // the slots of the table; a block would take longer to fill more
+constexpr int kEdgeSlots = 1024;         // the slots of the table to find bins
 constexpr int64_t kCountPart = 1 << 13;  // the fewest items per block
 
 }  // namespace mgpu

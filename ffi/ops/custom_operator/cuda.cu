@@ -1,5 +1,5 @@
-// Reductions and scans by callers' functions run the kernels of these operations, which are compiled at run time for
-// each function.
+// Reductions and scans by callers' functions run the kernels of ops/reduce, ops/scan and ops/scan_rows, which are
+// compiled at run time for each function.
 #include "cuda/launch/launch.h"
 #include "jit/compiler.h"
 #include "jit/function_data.h"
@@ -51,7 +51,7 @@ int64_t staged_bytes(ItemShape shape) {
   return int64_t{scanning::TileShape::kStages} * kScanThreads * shape.rows() * shape.vector() * shape.packed;
 }
 
-// Whether a block's shared memory has room for the stages, buffers of loads in flight, and for the states of tiles.
+// Whether a block's shared memory has room for the stages (buffers of loads in flight) and for the states of tiles.
 bool has_stages(ItemShape shape, int64_t state_bytes, int device) {
   using scanning::TileShape;
   const int64_t static_bytes = 1024 + (TileShape::kStages + 1) * TileShape::kWarps * state_bytes;

@@ -36,12 +36,12 @@ struct FunctionOperands {
   Captures captures{};
   bool aligned = true;  // whether all leaves are aligned to 16 bytes
 
-  // Each of the `outputs` results has all leaves.
+  // `outputs` is the number of results, each of result_leaves leaves: 2 for a scan with a total.
   explicit FunctionOperands(const Call& call, int outputs = 1, int64_t width = 0);
 
   bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
 
-  // The leaves of `items` results, from a call's result `first` on.
+  // The arrays of one result's leaves, of `items` items each, which begin at array `first` of the call's results.
   std::vector<void*> results(const Call& call, size_t first, int64_t items) const;
 
   // The operands in the form that kernels take.
@@ -50,13 +50,13 @@ struct FunctionOperands {
   AnyOperator op() const { return {captures, segments.length}; }
 };
 
-// A scan has more attributes: exclusive; reverse; total; segmented, which says whether tiles lie on a grid over all
-// rows; and width, which is above 0 if columns are scanned separately.
+// A scan has more attributes: exclusive; reverse; total; segmented, which must be set if there are heads (if
+// width is 0, tiles then run on across rows); and width, which is above 0 if columns are scanned separately.
 struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;
   bool segmented;
-  bool takes_next = false;  // whether the last leaf is that of the next row
+  bool takes_next = false;  // whether `finish` gets the last leaf of the scan's next row
   std::vector<void*> result;
   std::vector<void*> totals;  // empty if not asked for
 

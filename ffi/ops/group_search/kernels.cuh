@@ -39,7 +39,7 @@ struct GroupSearchTask {
   }
 };
 
-// If cuts are not sorted, `a` may end before it begins, and other parts have its rows.
+// If cuts are not sorted, `a` may end before it begins (no rows), and parts may overlap; together they cover a.
 struct WalkPart {
   Range<int64_t> a;
   Range<int64_t> b;
@@ -153,7 +153,7 @@ struct TileColumn {
   }
 };
 
-// `b_row` is the tile's first row of b.
+// The number of the warp's rows of a in the next tile of `slots` slots, whose first row of b is `b_row`.
 template <typename Walk, typename Index>
 __device__ __forceinline__ int warp_rows_before(const Walk& walk, const TileColumn<Index>& cuts, int a_count,
                                                 int64_t b_row, int slots) {
@@ -208,7 +208,7 @@ __device__ __forceinline__ void enter_rows(const Walk& walk, int32_t* table, int
   }
 }
 
-// `b` is the tile's first row of b, and `last` becomes the group's last row before `cut`.
+// `b` is the tile's first row of b; `last` becomes the group's last row before row `cut` of the tile.
 __device__ __forceinline__ void step_back(int32_t& last, int b, int cut, const int32_t* entries,
                                           const unsigned* alike) {
   while (last >= b + cut) {

@@ -58,7 +58,7 @@ void launch_fitting_combination(const Call& call, const GroupTask<Word>& task, c
   }
 }
 
-// Groups the rows of one problem after the other.
+// Groups the rows, one problem after the other.
 template <typename Word, int kColumns>
 void run(const Call& call, const HashGroupsOperands& operands, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);

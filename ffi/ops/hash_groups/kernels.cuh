@@ -1,6 +1,6 @@
 // The kernels of hash_groups. A block combines the items of each key in a table in shared memory, and adds the table to
-// that in device memory, whose places all blocks claim by compare-and-swap. If there may be more groups than the
-// block's table has entries for, each tile of rows is first sorted by bucket, the highest bits of a key's hash. Then a
+// that in device memory, whose places all blocks claim by compare-and-swap. If a block's table may be too small for
+// all groups (`bucketed`), the rows of each tile are first sorted by bucket, the highest bits of a key's hash. Then a
 // block combines the rows of a bucket from all tiles. The states are integers, so the order of the rows does not
 // matter.
 #pragma once
@@ -93,8 +93,8 @@ __device__ __forceinline__ void combine(bool is_maximum, uint32_t* to, uint32_t 
   }
 }
 
-// Combines states of a key in device memory, and adds 1 to `found` if the key is new. `states` gives the state of a
-// column. Returns false if there is no place, or has been none for another key: then results are not used.
+// Combines states of a key in device memory, and adds 1 to `found` if the key is new. `states(c)` is the state
+// of column c. Returns false if this key or an earlier one found no place: then the results are undefined.
 template <int kColumns, typename Word, typename States>
 __device__ __forceinline__ bool combine_far(const GroupTask<Word>& task, Word key, uint32_t& found, States states) {
   int64_t at = 0;
@@ -414,7 +414,7 @@ class RowCombiner {
   }
 
   // Combines rows. A warp takes kStep of them from `first` on, then those `step` rows later, and so on, up to `end`.
-  // `load(begin, end, rows, k)` loads item k of each lane: lane l gets row `begin` + l, if it is before `end`.
+  // `load(begin, end, rows, k)` loads item k of each lane: lane l gets row min(`begin` + l, `end` - 1).
   template <typename Load>
   __device__ __forceinline__ void combine(uint32_t first, uint32_t end, uint32_t step, Load load) {
     const auto load_step = [&](uint32_t first, Rows& rows) {

@@ -1,7 +1,7 @@
-// Most intervals are sliding windows, which share their work. Several windows contain a common row. The rows before it
-// are combined backwards from it, which gives a state for each begin of a window; the rows after it are combined
-// forwards as the windows move. Other intervals combine the totals of aligned groups of rows, the totals of groups of
-// such groups, and the rows that fill no group.
+// Sliding windows that overlap share work. The rows before a common boundary are combined backwards from it, which
+// gives a state for each begin of a window; the rows after it are combined forwards as the windows move. Other
+// intervals combine the totals of aligned groups of rows, the totals of groups of such groups, and the rows that fill
+// no group.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kMostShared = 1 << 12;  // the most elements of a window that shares its work
 
-// Whether intervals are sliding windows: begins and ends ascend, and none has more than kMostShared elements.
+// Whether the nonempty intervals are sliding windows: begins and ends never descend, and none has more than
+// kMostShared elements.
 bool moves_on(const IntervalReduceOperands& operands, int64_t problem, int64_t first, int64_t last) {
   Range<int64_t> before{0, 0};
   for (int64_t i = first; i < last; ++i) {

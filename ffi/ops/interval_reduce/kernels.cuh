@@ -1,9 +1,9 @@
 // If rows are single items, a block first takes a tile of consecutive intervals. If these lie close together, as
 // sliding windows do, their items fit shared memory. There, each group of items has its prefixes and suffixes (van
-// Herk, 1992; Gil and Werman, 1993), and so has each group of totals, so an interval combines at most two states of
-// each level. Tiles of other intervals are listed. For these, further kernels combine the totals of groups in device
-// memory, and read items that fill no group one by one. Both methods combine the same states in the same order, so the
-// bits of a float sum depend only on the interval.
+// Herk, 1992; Gil and Werman, 1993), and so has each group of totals. So an interval combines at most two states of
+// each level but its last, and up to a group of states there. Other tiles are listed. For these, further kernels
+// combine the totals of groups in device memory, and each interval combines totals with the items that fill no group.
+// Both methods combine items in the same order and grouping, so a float sum has the same bits by either.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -106,8 +106,8 @@ struct ThreadIntervals {
 // ---- Tiles of close intervals
 
 // The states of level 0, the totals of groups (level 1), and those of groups of groups (level 2). A gap after each
-// group lets threads that each walk through a group use different banks. States of 4 bytes need no gaps, because they
-// are loaded by vectors.
+// group lets threads that each walk through a group use different banks. In `own`, states of 4 bytes need no gaps,
+// because combine_group loads them by vectors.
 template <typename State>
 struct TileStates {
   static constexpr int kItems = IntervalTile{sizeof(State)}.room();
@@ -149,7 +149,7 @@ struct TileStates {
     for (int k = kGroup - 2; k >= 0; --k) suffixes[k] = state = op.combine(states[k], state);
   }
 
-  // x[0] goes to place 0 of level 0. Groups are combined if an interval contains whole ones.
+  // x[0] goes to place 0 of level 0. Groups are combined if an interval is longer than a group (has_groups).
   template <typename Operator>
   __device__ __forceinline__ void load(const Operator& op, const typename Operator::Element* x, int items,
                                        int64_t position, bool has_groups) {
@@ -169,7 +169,7 @@ struct TileStates {
     }
     __syncthreads();
     if (!has_groups) return;
-    // The last group of a level may have states that no interval reads.
+    // The last group of a level may have uninitialized states, which no interval reads.
     const int groups = minimum(items / kGroup + 1, kGroups);
     if (thread < groups) combine_group(op, 0, thread);
     __syncthreads();
@@ -241,7 +241,7 @@ __device__ Range<int> join_ranges(const Range<int> (&intervals)[kCount], int cou
   return {minimum(range.begin, range.end), range.end};
 }
 
-// Takes all intervals of a tile at once or, if they have too many items, kThreads intervals at a time.
+// Takes all intervals of a tile at once or, if these span too many items, kThreads at a time, or else lists the tile.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads, IntervalTile{sizeof(typename Operator::State)}.blocks())
     reduce_close_intervals(const __grid_constant__ Task<Operator> task, Operator op) {
@@ -299,9 +299,9 @@ __global__ void __launch_bounds__(kThreads, IntervalTile{sizeof(typename Operato
 
 // ---- Groups of rows in device memory
 
-constexpr int kMostColumns = 8;               // the most columns that a block combines: 32 bytes of a row
+constexpr int kMostColumns = 8;               // the most columns of a tile: 32 bytes if elements have 4
 constexpr int kLevelsAtOnce = 3;              // the levels per launch
-constexpr int kTileGroups = kGroup * kGroup;  // the groups of the first of these levels
+constexpr int kTileGroups = kGroup * kGroup;  // a tile's groups in the first of these levels
 
 MGPU_HOST_DEVICE int64_t slices(int64_t width) { return ceil_div<int64_t>(width, kMostColumns); }
 
@@ -336,7 +336,7 @@ __device__ typename Operator::State total_of(const Task<Operator>& task, const O
   return state;
 }
 
-// Combines the totals of the three levels above `level`. A tile is kGroup^3 rows of this level by a few columns.
+// Computes the totals of the three levels above `level`. A tile is kGroup^3 rows of `level` by a slice of the columns.
 template <bool kFromItems, typename Operator>
 __global__ void __launch_bounds__(kThreads)
     combine_groups(const __grid_constant__ Task<Operator> task, Operator op, int level) {
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Listed tiles
 
 // A run has at most a group's length, and is combined backwards if it is the end of a group. Neighbouring threads read
-// unrelated places, so a thread reads up to four items at a time if the array, of `length` items, has as many.
+// unrelated places, so a thread loads a vector of up to four items if all lie within the array's `length` items.
 template <typename Operator, typename T, typename Extract>
 __device__ __forceinline__ typename Operator::State combine_run(const Operator& op, const T* items, int64_t length,
                                                                 bool is_aligned, Range<int64_t> run, bool backwards,
@@ -461,8 +461,8 @@ __device__ __forceinline__ void combine_rows(const Operator& op, const T* items,
   for (int c = 0; c < kColumns; ++c) states[c] = op.combine(states[c], parts[c]);
 }
 
-// With kListed, reduces the intervals of the listed tiles. Without it, reduces those of all tiles, but lists a tile
-// that has an interval longer than a group.
+// With kListed, reduces the intervals of the listed tiles. Without it, lists each tile that has an interval
+// longer than a group, and reduces the intervals of the other tiles.
 template <int kColumns, bool kListed, typename Operator>
 __global__ void __launch_bounds__(kThreads)
     reduce_intervals_of_rows(const __grid_constant__ Task<Operator> task, Operator op) {

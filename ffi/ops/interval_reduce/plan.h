@@ -27,7 +27,7 @@ struct GroupLevels {
   int64_t rows;
   int levels = 0;             // the levels above the rows
   int64_t begin[kMost] = {};  // the first group of each level, among the groups of all levels
-  int64_t total = 0;          // the groups of all levels, and gaps
+  int64_t total = 0;          // the groups of all levels, each level rounded up to kIntervalGroup
 
   explicit GroupLevels(int64_t rows) : rows(rows) {
     for (int64_t count = rows; count > kIntervalGroup && levels + 1 < kMost;) {
@@ -41,8 +41,8 @@ struct GroupLevels {
 
 // The scratch memory has the number and the list of the tiles that need the totals of groups, and these totals.
 struct IntervalReduceOperands::Scratch {
-  int64_t tile;
-  int64_t tiles;
+  int64_t tile;   // intervals
+  int64_t tiles;  // of a problem
   unsigned* far_count;
   unsigned* far_tiles;
   char* groups;

@@ -71,7 +71,7 @@ struct AddTile {
 };
 
 // Finds the first interval for which `before` is false. A warp first probes intervals on both sides of `guess`, at
-// distances that grow fourfold: if intervals are evenly spaced, this takes two dependent reads instead of five.
+// distances that grow fourfold: if intervals are evenly spaced, one more round of reads then ends the search.
 template <typename Before>
 __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
   constexpr int kHalf = kWarp / 2;
@@ -100,8 +100,8 @@ __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& t
 }
 
 // Finds, for each row of the tile, the number of intervals that contain it (the high half of its word) and the first of
-// them (the low half). Before that, the low half counts the begins that are marked at the row, and the high half the
-// ends. shifts[i] is the distance from an element of the tile to the element of x that interval i adds to it.
+// them, counted from of.begin (the low half). At first, the low half counts begins at the row, and the high half ends.
+// shifts[i] is the distance from an element of the tile to the element of x that interval of.begin + i adds to it.
 template <int kOwn, typename Position, typename Intervals>
 __device__ void find_intervals_of_rows(const Intervals& intervals, Range<int64_t> of, const AddTile& tile,
                                        int64_t width, uint32_t* words, Position* shifts, uint32_t* warp_sums) {

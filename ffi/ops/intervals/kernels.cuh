@@ -30,7 +30,7 @@ struct ExpandRoute {
   }
 };
 
-// Expands values of one word: each value of a tile is read once, and outputs are written 16 bytes at a time.
+// Expands values of one word. With slots, each value of a tile is read once. Outputs are written 16 bytes at a time.
 template <typename Word>
 __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
     expand_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
 }
 
 // A route that gathers, scatters or does both. Distances from outputs to rows wrap. They are uint32_t if that
-// distinguishes valid rows from invalid ones, and starts have the same width. With a width that it learned at run time,
-// a kernel read outside of arrays (docs/notes/reliability.md).
+// distinguishes valid rows from invalid ones, and starts have the same width. A kernel that
+// learned the width at run time read outside of arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;

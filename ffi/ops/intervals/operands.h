@@ -47,7 +47,7 @@ struct RegionOrder {
   int32_t* scatter_starts;
 
   // If there are as many intervals as items, each may have one item. Then the items themselves are put in the order of
-  // the regions: a region of `1 << shift` items gets no more, unless intervals overlap.
+  // the regions. A region has `1 << shift` places, which are enough unless intervals overlap.
   unsigned* unit_counts = nullptr;  // [kRegions], the number of items placed so far
   int32_t* is_mixed = nullptr;      // whether some interval has no item or several, or a region would get too many
   void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
@@ -69,8 +69,8 @@ struct IntervalMoveOperands {
   Fill fill;
   Rows out;
   bool scatters = false;
-  // Whether rows are added to the result, in the order of the intervals. Their begins and ends in the result ascend
-  // then, so the intervals that contain a row are consecutive.
+  // Whether rows are added to the result, in the order of the intervals. Begins and ends of intervals then ascend
+  // in the result, so the intervals that contain a row are consecutive.
   bool adds = false;
 
   // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.
@@ -90,7 +90,7 @@ struct IntervalMoveOperands {
     constexpr int64_t kMinBytes = int64_t{1} << 25;
     constexpr int64_t kMaxBytesPerInterval = 4096;
     const int64_t bytes = out.count * out.row_bytes;
-    // For a result of exactly this many bytes, single items are faster in input order.
+    // For a result of exactly kMinBytes, single items are moved faster in input order than by regions.
     const bool is_larger = has_as_many() ? bytes > kMinBytes : bytes >= kMinBytes;
     return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && is_larger &&
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;
@@ -114,16 +114,16 @@ struct IntervalMoveOperands {
     return work.size > kMaxItems || maximum(x.count, out.count) * out.row_bytes > kMaxBytes;
   }
 
-  // Whether to run the kernels for intervals of unit_length() items each, which the shapes must allow. If intervals
-  // have other lengths, scatters of more items, or of larger arrays, would take 45% longer (2^22 items).
+  // Whether to run the kernels for intervals of unit_length() items each, which the shapes must allow. With other
+  // lengths, a scatter of 2^22 items would take 45% longer than by the kernels for any length; hence kMaxScattered.
   bool has_likely_units() const {
     constexpr int64_t kMaxScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMaxScattered && !is_large())) && !has_order();
   }
 
   // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
-  // one part of x, which stays in the L2 cache. Three sweeps take a third less time than one (2^24 words of 4 bytes,
-  // H200). With few outputs, no part is read often.
+  // one part of x, so more of its reads hit the L2 cache. Three sweeps take a third less time than one (2^24 words of 4
+  // bytes, H200). With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMaxSweeps = 3;
@@ -132,7 +132,7 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMaxSweeps) : 1;
   }
 
-  // In a gather with sweeps, each tile has a flag: whether some of its intervals have another length.
+  // In a large gather with likely units, each tile has a flag: whether some interval's length is not unit_length().
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 

@@ -125,7 +125,7 @@ IntervalMoveOperands interval_move_operands(const Call& call) {
   operands.out = read_rows(call, result, work.problems, "into");
   operands.x = read_rows(call, in["x"], work.problems, "x");
   const bool gathers = in.flag("gathers");
-  // Intervals with disjoint targets move at most as many items as there are targets; the others are dropped.
+  // Intervals with disjoint targets move at most out.count items. Items past work.size are dropped.
   work.size = gathers ? maximum(operands.x.count, operands.out.count) : operands.x.count;
   work.capacity = work.size;
   read_work(call, in, work, "offsets", "total");

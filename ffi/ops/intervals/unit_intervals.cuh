@@ -1,5 +1,5 @@
-// Moves of intervals that have one item each, or one common length, take one index per item, as a gather or scatter
-// does. The shapes tell whether all lengths can be equal; the offsets tell whether they are.
+// Moves of intervals that have one item each, or two each, read the starts for each item, as a gather or scatter does.
+// The shapes tell whether all intervals can have that length; the offsets tell whether they do.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"
@@ -17,9 +17,9 @@ struct alignas(sizeof(Word) <= 4 ? 8 : 16) UnitMove {
 template <typename Word>
 constexpr int kUnitItems = 128 / sizeof(UnitMove<Word>);
 
-// Puts the moves of a tile in the order of their regions, and appends each region's part to that region. Stores that
-// happen together then stay in the L2 cache, so they take less than half the time of stores in input order (2^24 items
-// of 4 bytes).
+// Puts the moves of a tile in the order of their regions, and appends each region's part to that region. The stores
+// of move_ordered_units then meet in the L2 cache, and take less than half the time of stores in input order (2^24
+// items of 4 bytes).
 template <typename Word>
 __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid_constant__ RegionIntervals intervals,
                                                                     const __grid_constant__ Rows x, int64_t places) {
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   __shared__ UnitMove<Word> moves[kTile];
   const RegionOrder& order = intervals.order;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
-  // Once a block has found that lengths differ, later blocks have nothing to do.
+  // Once a block has set is_mixed, later blocks have nothing to do.
   if (__syncthreads_or(threadIdx.x == 0 && *static_cast<const volatile int32_t*>(order.is_mixed) != 0)) return;
 
   const int begin = static_cast<int>(blockIdx.x * kTile + threadIdx.x);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   }
 }
 
-// A region has many times as many items as a block moves.
+// A region has at least 2^14 places (has_order), a multiple of kMovedUnits, so all places of a block are in one region.
 constexpr int kMovedItems = 4;
 constexpr int kMovedUnits = kOrderThreads * kMovedItems;
 
@@ -142,7 +142,7 @@ struct RowPart {
   __device__ bool has(uint32_t row) const { return row - begin < size; }
 };
 
-// The L2 cache is left to the rows that are gathered in sweeps.
+// With kPasses, indices and results leave the L2 cache to the rows that are gathered in sweeps.
 template <bool kPasses, typename T>
 __device__ __forceinline__ T load_passing(const T* from) {
   return kPasses ? __ldcs(from) : *from;
@@ -195,8 +195,8 @@ __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Rout
 }
 
 // Moves one-word rows of intervals that probably all have length kLength. A tile with other lengths goes to
-// move_mixed_tile or, between large arrays, to gather_mixed_tiles, because the code that moves it takes registers. The
-// first of several sweeps stores all outputs.
+// move_mixed_tile or, with kIsLarge, to the kernel gather_mixed_tiles: move_mixed_tile takes more registers. Of several
+// sweeps this is the first, and stores all outputs of its tiles.
 template <int kLength, bool kIsLarge, typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
     move_likely_units(const __grid_constant__ WorkList work, const __grid_constant__ Route route, RowPart part,

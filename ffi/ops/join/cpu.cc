@@ -110,7 +110,7 @@ class Join {
   // i items of A come before item j of B.
   bool is_unmatched(int64_t i, int64_t j) const { return i == 0 || less(a(i - 1), b(j)); }
 
-  // These rows of the output come from items of A.
+  // Writes output rows that come from items of A.
   void expand(int64_t begin, int64_t end) const {
     int64_t i = partition_point(int64_t{0}, a_live_, [&](int64_t i) { return starts_[i + 1] <= begin; });
     for (int64_t slot = begin; slot < end && i < a_live_; ++i) {

@@ -21,8 +21,8 @@ struct Join {
   static constexpr int64_t kMaxSize = 4 * RowTiles::kMostSlots;
 
   // The keys; for each item of A, its first output row and its first partner; the items of B that have no partner; and,
-  // for each row of the batch, how many output rows A's items have in the tile's earlier rows and how many items of B
-  // have no partner there.
+  // for each row of the tile and for its end, how many output rows A's items have in the tile's earlier rows, and how
+  // many items of B have no partner there.
   size_t shared_bytes() const {
     const auto items = [&](const SortedRows& side) { return rows.tiles.tile_rows * static_cast<int>(side.length); };
     return rows.room * sizeof(typename Order::Word) + 2 * (rows.tiles.tile_rows + 1) * sizeof(int) +

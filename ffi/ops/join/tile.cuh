@@ -9,12 +9,12 @@
 
 namespace mgpu::cuda::joining {
 
-struct Entry {
+struct Entry {      // an item of A that has output rows
   int start;        // its first row, counted from the first row to be written
   unsigned origin;  // low half: its place in the tile; high half: 2 + its first partner's place, or a constant below
 };
 constexpr unsigned kNoPartner = 0;
-constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
+constexpr unsigned kEntering = 1;  // the first partner is the first of the plan.entering items of B before the tile
 
 // Three counts in one word. The numbers of items of A and of B in a tile are below 2^16, and the number of rows that
 // find_partners counts is below 2^31.
@@ -131,7 +131,7 @@ class Tile {
     return static_cast<int64_t>(minimum<uint64_t>(in_block.all, kLargestCount));
   }
 
-  // Places the entries with rows [begin, end) of the tile.
+  // Places all entries of the tile, to write its output rows [begin, end).
   template <bool kMany>
   __device__ void place(int64_t begin, int64_t end) {
     int64_t start = rows_before_;

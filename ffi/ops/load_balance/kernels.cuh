@@ -10,8 +10,8 @@
 namespace mgpu::cuda::load_balancing {
 
 constexpr int kCellThreads = 128;
-// The lanes that search for a cell together: all cells of 2^26 outputs then take one wave of warps, each of which waits
-// for memory 8 times. One warp per cell would take 3 waves with 5 waits each.
+// The lanes that search for a cell together: all cells of 2^26 outputs then take one wave of warps (H200). A warp per
+// cell would wait for memory less often, but all warps would take several waves.
 constexpr int kCellLanes = 8;
 
 struct CellSearch {

@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// The sizes of `work` are set. `offsets` has shape [.., objects], and `count` [.., 1] or is absent.
+// `work` has problems, size and capacity. `offsets` names an operand [.., objects], `count` one [.., 1] or absent.
 void read_work(const Call& call, const Arguments& in, WorkList& work, const char* offsets, const char* count);
 
 WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items);
