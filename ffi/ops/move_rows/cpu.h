@@ -11,7 +11,7 @@
 
 namespace mgpu::cpu {
 
-// A copy takes one or two instructions if the width is a constant. Other widths are passed as 0.
+// Passes common widths as constants, with which a copy takes one or two instructions, and other widths as 0.
 template <typename Visit>
 void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   switch (row_bytes) {
@@ -29,7 +29,7 @@ struct RowMover {
   int64_t row_bytes;
   int64_t width() const { return kBytes > 0 ? kBytes : row_bytes; }
 
-  // If nothing is copied, the rows may be anywhere: no address is computed.
+  // If `count` is 0, the rows may be anywhere: no address is computed.
   void copy(char* to, int64_t to_row, const char* from, int64_t from_row, int64_t count) const {
     constexpr int64_t kMinMemcpyRows = 4;  // for fewer rows, the call of memcpy takes longer than the copy
     if (kBytes > 0 && count < kMinMemcpyRows) {
@@ -42,7 +42,7 @@ struct RowMover {
 
   void repeat(char* to, Range<int64_t> rows, const char* row) const { repeat(to, rows, rows.end, row); }
 
-  // Rows after the range, up to `limit`, are written again later.
+  // May also write rows after the range, up to `limit`, which later calls overwrite (write_run).
   void repeat(char* to, Range<int64_t> rows, int64_t limit, const char* row) const {
     if constexpr (kBytes > 0) {
       using Row = std::array<char, kBytes>;

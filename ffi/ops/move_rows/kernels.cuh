@@ -11,7 +11,7 @@ namespace mgpu::cuda {
 
 constexpr int kColumns = 16;
 
-// The row at `from` is written to `to`. If `reads` is false, the fill is written instead.
+// If `writes`, the row at `from` is written to `to`, or the fill if `reads` is false.
 struct RowMove {
   const char* from;
   char* to;
@@ -36,7 +36,7 @@ __device__ Word fill_word(const char* element, int64_t element_bytes) {
   }
 }
 
-// Copies the words of move_of(0), …, move_of(count - 1); words that must not be read become fill_of(i). Up to
+// Copies the words of move_of(0), …, move_of(count - 1); for a move that does not read, fill_of(i) is written. Up to
 // kMaxInFlight moves are computed before the first is made, so that a thread's loads overlap.
 template <int kMaxInFlight, typename Word, typename FillOf, typename MoveOf>
 __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
@@ -76,8 +76,8 @@ __device__ int64_t width_of(const Rows& rows) {
 // A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
 // returns the RowMove of output i. is_made says whether output i belongs to an object of the work list; `slot` is then
 // the object's Route::Slot. A route without slots gets TileWork's mark instead, and the object is tile.before + mark.
-// of_tile is called only in tiles with live outputs. If route.fills, outputs without a source become route.fill, and
-// route.out_row<kRowBytes>(tile, i) is their position.
+// of_tile is called only in tiles with live outputs. If Route::fills, outputs without a source become route.fill, and
+// route.out_row<kRowBytes>(tile, i) is where such an output i lies.
 template <typename Word, typename Route>
 __device__ Word route_fill(const Route& route, int64_t problem) {
   if constexpr (Route::fills) {
@@ -87,8 +87,8 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
   }
 }
 
-// A thread makes many moves at once if their slots are in shared memory, few if it reads slots from device memory,
-// which takes registers.
+// A thread makes many moves at once if marks have 32 bits. Marks have 64 bits in a searched tile and where slots are
+// read from device memory; they take more registers, so moves are few.
 using ManyMoves = std::integral_constant<int, 8>;
 using FewMoves = std::integral_constant<int, 2>;
 

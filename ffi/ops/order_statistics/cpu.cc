@@ -1,4 +1,4 @@
-// All threads search one row after the other or, if there are many rows, each thread searches a row.
+// If there are fewer rows than threads, all threads search one row after the other. Otherwise, one thread takes a row.
 #include <algorithm>
 
 #include "ops/common/dispatch.h"

@@ -10,7 +10,7 @@ namespace mgpu::cuda::ranking {
 template <typename Order>
 using RowDigits = RankDigits<Order, kMaxRanks, kRankDigits, kRankThreads>;
 
-// The passes go over all items of a row or, after a sample (sampled_intervals.cuh), over the few that it leaves.
+// The passes go over all items of a row, or over those that sampled_intervals.cuh collected.
 template <typename Order>
 struct RankSource {
   using Word = typename Order::Word;

@@ -4,12 +4,12 @@
 
 namespace mgpu {
 
-// The most ranks whose counters fit every device at once.
+// The most ranks whose counters fit a block's shared memory on every device.
 constexpr int kMaxRanks = 7;
-constexpr int64_t kRankPart = 1 << 14;  // the fewest items per block
+constexpr int64_t kRankPart = 1 << 14;  // a row has at most one block for each so many items, rounded up
 // A sample of a long row gives an interval for each rank. One quantile has three ranks: its two neighbours, and the
-// last one. Sampling is faster if a row has at least kRankSampledRow items, and all rows together have at least
-// kRankSampledItems.
+// last one. If a row has fewer than kRankSampledRow items, or all rows together have fewer than kRankSampledItems,
+// passes over whole rows are faster.
 constexpr int kMaxIntervals = 3;
 constexpr int64_t kRankSampledRow = 1 << 18;
 constexpr int64_t kRankSampledItems = 1 << 24;
@@ -24,7 +24,7 @@ struct RankIntervals {
     uint64_t below, at_low, between, at_high;  // numbers of items below the interval, at its ends, and between these
   };
   Interval intervals[kMaxIntervals];
-  int count;       // 0 if the row has not been sampled
+  int count;       // 0 if there are none
   bool holds_all;  // whether each rank's item is known, or is among the collected items
   int interval_of[kMaxIntervals];
   int64_t ranks[kMaxIntervals];  // each rank among the collected items, if holds_all; -1 if the item is known

@@ -1,6 +1,6 @@
 // Finds the items at some ranks, which are positions in the sorted order of a sequence. Counting the highest digits of
 // all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has. The item is then
-// selected from those with this digit.
+// selected from those with this digit. Of fewer than kCountedItems keys, all are selected from.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class RankSearch {
   static constexpr int kBits = std::min<int>(kRankDigitBits, 8 * sizeof(Word));
   static constexpr int kDigits = 1 << kBits;
   static constexpr int kShift = 8 * sizeof(Word) - kBits;
-  // From this many items on, counting takes less time than selecting.
+  // From this many items on, counting takes less time than selecting from all of them.
   static constexpr int64_t kCountedItems = 1 << 11;
 
  public:
@@ -75,7 +75,7 @@ class RankSearch {
   }
 
  private:
-  // Each selection leaves greater items after its own, so items are selected in the order of their ranks.
+  // No item after a selected one is smaller, so items are selected in ascending order of ranks, each from those after.
   template <typename RankOf, typename Put>
   void select(int64_t rank_count, RankOf rank, Put put) const {
     ThreadScratch<std::pair<int64_t, int64_t>, Word> scratch(rank_count, size_);
@@ -95,7 +95,7 @@ class RankSearch {
     }
   }
 
-  // No greater item stays before `place`.
+  // Puts the item of this place in sorted order there. No greater item stays before it, and no smaller one after it.
   static void select_from(Word* begin, Word* place, Word* end) {
     if (place == begin) {
       std::iter_swap(std::min_element(begin, end), place);

@@ -1,7 +1,7 @@
 // Narrows long rows down before the passes of order_statistics. A sample gives, for each sought rank, an interval that
 // almost certainly contains its item. One pass collects the items in the intervals, a few percent of the row, and
-// counts the items below each. The passes go over the collected items or, if an interval missed its item or they do not
-// fit, over the whole row.
+// counts the items below each. The passes go over the collected items. They go over the whole row if an interval missed
+// its item, or if the collected items do not fit their memory.
 #pragma once
 
 #include "cuda/block/select_digits.cuh"
@@ -29,7 +29,7 @@ struct Interval {
   }
 };
 
-// Floats are compared directly. A NaN is never below an interval, and always counts as possibly inside.
+// Floats of 32 and 64 bits are compared directly. A NaN is never below an interval, and always possibly inside.
 template <typename Word>
   requires(sizeof(Word) >= 4)
 struct Interval<FloatOrder<Word>> {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   }
   __syncthreads();
   const auto select = [&](int number) {
-    // The selection stops early, as a few more items of the sample widen the interval only a little.
+    // The selection stops early: it may widen the interval by 1/256 of the sample.
     return select_digits.template operator()<Word>(
         kSample, number, [&](int i) { return sample[i]; }, [](int) { return true; },
         [](const auto& known) { return known.matching <= kSample / 256; });
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
       }
       continue;
     }
-    // The interval extends five standard deviations to each side. For random items, it misses one rank in a million.
+    // The interval extends five standard deviations to each side. It misses less than one random item in a million.
     const float share = static_cast<float>(rank) / static_cast<float>(live);
     const float deviation = sqrtf(kSample * share * (1 - share));
     const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;

@@ -1,5 +1,5 @@
-// The call of order_statistics, its scratch memory, the digit of the pass, and the parts into which rows are cut for
-// blocks.
+// The parameter of the kernels: a call of order_statistics, its scratch memory, the digit of the pass, and the parts
+// into which rows are cut for blocks.
 #pragma once
 
 #include "ops/order_statistics/plan.h"

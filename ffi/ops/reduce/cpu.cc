@@ -106,9 +106,8 @@ class SegmentedReduce {
     return result;
   }
 
-  // Reduces the segments that the ends [j, j_end) close, all of them listed heads of one row, and none its first head.
-  // The first of them begins at `begin`. The general loop would repeat lookups for each end. Returns where the last
-  // segment ends.
+  // Reduces the segments that the ends [j, j_end) close. All these ends are heads of one row, and none is the row's
+  // first head. The first segment begins at `begin`. Returns where the last one ends.
   int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
     const Segments& segments = ends_.segments;
     const int64_t row = ends_.row(j);
@@ -134,7 +133,7 @@ class SegmentedReduce {
     return begin;
   }
 
-  // Heads of 64 bits become 32-bit ones that count from the group's begin; longer groups are left to the caller.
+  // Heads of 64 bits become 32-bit distances from the group's begin. Returns false if a distance has more bits.
   bool reduce_heads_of_group(IndexVector heads, int64_t begin, int64_t limit, int64_t row_begin,
                              int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {
@@ -158,7 +157,7 @@ class SegmentedReduce {
 
   // Reduces the kGroup segments that end at ends[0] to ends[kGroup - 1], counted from `from`; the first begins at
   // ends[-1] >= 0. Segments of more than kFew items are reduced one by one afterwards. Returns false and does nothing
-  // if most are so long, if an end lies past `limit`, or if heads are negative or decrease.
+  // if more than three quarters are so long, if an end lies past `limit`, or if heads are negative or decrease.
   bool reduce_group(const int32_t* ends, int64_t limit, int64_t from, int64_t row_begin, int64_t entries) const {
     constexpr int kSign = 31;
     const int32_t* const begins = ends - 1;

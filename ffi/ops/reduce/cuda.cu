@@ -15,9 +15,9 @@ struct RowLanes {
   bool many;  // whether a lane has many vectors
 };
 
-// Lanes that share a row have at least four vectors each; two if there are at most four such lanes, or 15 if comparing
-// items takes many instructions. If rows are too few to fill the device, more lanes share each, with fewer vectors.
-// Other numbers of lanes take up to 40% longer (H200).
+// Lanes that share a row have at least four vectors each; two if at most four lanes share a row; 15 for the index of an
+// extremum, except of float32. If rows are too few to fill the device, more lanes share a row, with over two vectors
+// each. Other numbers of lanes take up to 40% longer (H200).
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
@@ -33,8 +33,8 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   return {lanes, vectors >= kManyVectors * lanes};
 }
 
-// Reduces rows in equal shares, by one block per row or by a few lanes, with at least two vectors each if rows have so
-// many. Returns false if a row has no equal shares.
+// Reduces rows in equal shares, by one block per row or by up to a warp. A share has at least two vectors, or all of a
+// shorter row. Returns false if no kernel has shares of the row's length.
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {
@@ -76,7 +76,7 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
 }
 
 // Reduces whole rows in equal shares, or rows of whole vectors by packs (several rows at a time in a warp) or by loops.
-// Returns false for other rows, and for rows that are too long for packs and that a few lanes per row reduce faster.
+// Returns false for other rows, and if reduce_short_rows is faster.
 template <typename Operator>
 bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const reducing::Reduction<Operator>& reduction,
                        const Operator& op, cudaStream_t stream) {

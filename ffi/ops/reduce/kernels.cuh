@@ -93,7 +93,7 @@ MGPU_HOST_DEVICE bool has_float_instructions(const Operator& op) {
   }
 }
 
-// Part is the type that gathers a thread's part of a reduction whose items may be reordered.
+// Returns fold<Part>(). Part gathers a thread's items for a reduction whose items may be reordered.
 template <typename Operator, typename Fold>
 __device__ __forceinline__ typename Operator::State fold_by_part(const Operator& op, Fold fold) {
   using State = typename Operator::State;
@@ -197,8 +197,8 @@ constexpr int kPacks = 2;
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 
-// Rows without dead items, of whole vectors or of a half or a quarter of a vector. Their kernels spend most time on
-// loading parameters and on computing addresses, so they have few of both.
+// Rows without dead items, of whole vectors or of a half or a quarter of a vector. If rows are short, loading
+// parameters and computing addresses takes most of the time, so this has few members.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;
@@ -208,7 +208,7 @@ struct WholeRows {
 };
 
 // A thread's share of the row that begins at `begin` is kVectors vectors of kItems items, interleaved with the other
-// threads' vectors. No thread checks where the row ends, because a check costs sums of a few microseconds 2 to 25% of
+// threads' vectors. No thread checks where the row ends: a check would cost sums of a few microseconds 2 to 25% of
 // their time.
 template <typename Operator, int kItems, int kVectors>
 __device__ __forceinline__ typename Operator::State fold_share(const WholeRows<Operator>& rows, const Operator& op,

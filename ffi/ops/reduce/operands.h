@@ -51,7 +51,7 @@ struct SegmentEnds {
   }
 
   // A tile's units are items and ends in one order: an end comes after the items before it, so end j is unit (*this)[j]
-  // + j. Returns the number of items among the first `diagonal` units.
+  // + j. items_before returns the number of items among the first `diagonal` units.
   MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
   template <typename Find>
   MGPU_HOST_DEVICE int64_t items_before(int64_t diagonal, Find find) const {

@@ -9,7 +9,7 @@ namespace mgpu::cuda {
 
 namespace segment_reducing {
 
-// Returns false if rows are too long for the kernel.
+// Returns false if rows have too many items or heads for the kernel.
 template <typename Operator>
 bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands, const Operator& op,
                        cudaStream_t stream) {
@@ -55,7 +55,7 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
     partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
     check_launch(call);
     launch_overlapping(call, stream, reduce_tiles<Operator>, tiles.tiles, kThreads, 0, reduction, op);
-    // The last kernel stores the result that each tile's first end closes; the first tile's closes none.
+    // join_tiles stores the result that each tile's first end closes. The first end of the first tile closes none.
     if (tiles.tiles == 1) return;
     launch_overlapping(call, stream, join_tiles<Operator>, join_blocks(tiles.tiles), kJoinThreads, 0, reduction, op);
   });

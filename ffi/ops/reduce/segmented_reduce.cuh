@@ -1,5 +1,5 @@
-// Items and segment ends are consumed in one order, in equal tiles for any lengths (unit_tiles.cuh). A tile stores the
-// results of segments that begin and end in it. A second kernel joins the states of the tiles' first and last segments.
+// Items and segment ends are consumed in one order, in equal tiles for segments of any lengths (unit_tiles.cuh). A tile
+// stores the results of segments that begin and end in it. A second kernel joins the tiles' first and last segments.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -11,7 +11,7 @@
 namespace mgpu::cuda::segment_reducing {
 
 constexpr int kThreads = segmented_reduce_shape(4).threads;
-constexpr int kMaxUnmarkedEnds = 8;  // a tile with so few ends does not mark their positions
+constexpr int kMaxUnmarkedEnds = 8;  // a tile with up to so many ends does not mark their positions
 constexpr int kJoinThreads = 256;
 constexpr int kJoinTiles = 8;  // the tiles that a thread reads per step, if a block looks back
 
@@ -189,7 +189,7 @@ struct LoadedRuns {
   __device__ __forceinline__ void items(int row, States& states) const {
     extract_run(op, places, row, vectors, states);
   }
-  // Returns one past all places if the lane has no end.
+  // Returns a place after those of all ends if the lane has no end.
   __device__ __forceinline__ int place_of_end(const SegmentEnds& ends, const TileUnits& units) const {
     const int lane = threadIdx.x % kWarp;
     int own_place = places.lead;
@@ -222,8 +222,8 @@ __device__ __forceinline__ typename Operator::State fold_lanes(const Operator& o
   return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
 }
 
-// Reduces a tile with few ends. A warp folds its lanes only at an end. Each lane holds the place of one end. An end
-// belongs to the warp that has the item before it; ends before all items belong to the first warp.
+// Reduces a tile with few ends: lane i has the place of end i. If items may be reordered, a warp folds its lanes only
+// at ends. An end belongs to the warp that has the item before it; ends before all items belong to the first warp.
 template <typename Operator>
 __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                     const TileUnits& units, const TilePlaces& places,
@@ -257,8 +257,8 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // The code that extracts items is here only once: in both branches, maxima of int8 in segments of 700 items on
-    // average would take 149 us instead of 126.
+    // Items are extracted before the branch: code for it in both branches makes maxima of int8 take 18% longer, if
+    // segments have 700 items on average.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));
@@ -312,7 +312,7 @@ __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& r
   }
 }
 
-// The heads of the first end's row are loaded four at a time.
+// Writes the places of the tile's ends to memory.bounds, and marks them in memory.closes.
 template <typename Operator>
 __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>& reduction, const TileUnits& units,
                                               const TilePlaces& places, const TileMemory<Operator>& memory) {

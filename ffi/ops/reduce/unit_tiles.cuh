@@ -12,7 +12,7 @@ namespace mgpu::cuda {
 constexpr int kPartitionThreads = 256;
 constexpr int kSearchLanes = 4;
 
-// warp_partition_point without multiplications, divisions and shuffles, for a search whose latency counts.
+// Like warp_partition_point, with fewer instructions, for a search whose latency counts.
 template <typename Predicate>
 __device__ __forceinline__ int64_t search_by_warp(int64_t begin, int64_t end, Predicate before) {
   while (begin < end) {
@@ -64,7 +64,7 @@ struct UnitTiles {
 
   __device__ __forceinline__ int64_t first_end(int64_t tile) const { return tile * units - items_before[tile]; }
 
-  // If partition_units has not run, two warps of a block search for the edges of its tile.
+  // Like operator[], if partition_units has not run: two warps of the block search for the edges of the tile.
   __device__ TileUnits find(int64_t tile) const {
     __shared__ int64_t edges[2];
     const int warp = threadIdx.x / kWarp;
@@ -94,9 +94,9 @@ struct UnitTiles {
   }
 };
 
-// Each end has a thread, which writes the tiles that begin after the previous end and not after its own; one more
-// thread writes the tiles after the last end. If ends are out of order, several threads may write a tile, but every
-// tile is written.
+// Each end has a thread, which writes items_before for the tiles that begin after the previous end and not after its
+// own; one more thread writes those after the last end. If ends are out of order, several threads may write a tile, but
+// every tile is written.
 __device__ __forceinline__ void place_tiles_by_ends(const UnitTiles& tiles) {
   const int64_t end = int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x;
   const auto tiles_up_to = [&](int64_t j) { return (tiles.ends[j] + j) / tiles.units + 1; };

@@ -1,9 +1,9 @@
-// These kernels serve operators whose order does not matter: sums of integers, extrema and their positions, bitwise
-// operators. Atomic operations on integers give the same bits in any order. Each block combines items in a table in
-// shared memory as far as possible, and then combines the table with the states in device memory. If the table holds
-// all results, an item goes to the entry of its result. Otherwise several results share an entry: the first to reach it
-// keeps it, and items of the other results go directly to device memory. Frequent ids come early and get entries, so
-// few atomic operations collide in device memory. docs/notes/by_id.md tells what else was tried.
+// These kernels serve operators for which the order of items does not matter: sums of integers, extrema and their
+// positions, bitwise operators. Atomic operations on integers give the same bits in any order. Each block combines
+// items in a table in shared memory as far as possible, and then combines the table with the states in device memory.
+// If the table holds all results, an item goes to the entry of its result. Otherwise several results share an entry:
+// the first to reach it keeps it, and items of the other results go directly to device memory. Frequent ids come early
+// and get entries, so few atomic operations collide in device memory. docs/notes/by_id.md tells what else was tried.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -55,7 +55,7 @@ struct Part {
   bool has_vectors;
 
   // More than two columns of one id are loaded as a vector only if the block's table holds all results. In device
-  // memory, atomic operations on neighbouring states are faster if neighbouring lanes make them at once.
+  // memory, it is faster if neighbouring lanes combine neighbouring states at once than if one lane does.
   __device__ Part(const IdCombination<Operator>& combination, bool in_table)
       : size(combination.size), width(combination.width) {
     const int64_t problem = combination.problem(), part = blockIdx.x - problem * combination.parts;
@@ -73,8 +73,8 @@ struct Part {
   }
 
   // Calls use(elements, slots, row_of) for kInFlight items of each thread at a time. `slots` are the slots of the
-  // items' results, or kNobody, and row_of(k) is the row of item k. All threads of a warp make each call together. The
-  // next items are loaded before these are used, and the first ones before begin() is called.
+  // items' results, or kNobody, and row_of(k) is the row of item k. All threads of a warp make each call together.
+  // Items are loaded one call ahead, and the first ones before begin() is called.
   template <typename Use, typename Begin>
   __device__ __forceinline__ void for_each(Use use, Begin begin) const {
     with_width<void>(ids, [&](auto ids) {
@@ -238,7 +238,7 @@ class Places {
 
   __device__ __forceinline__ bool in_table(int k) const { return kHoldsAll || in_table_[k]; }
 
-  // If the item has no state, the place is any that may be read.
+  // If the item has no result, the place is any that may be read.
   template <typename State>
   __device__ __forceinline__ State* address(int k, State* table, State* states) const {
     if constexpr (kHoldsAll) return table + (is_used(k) ? entry_of(slots_[k]) : 0);

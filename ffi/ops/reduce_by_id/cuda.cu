@@ -99,7 +99,7 @@ void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdO
     const int64_t whole_bytes = whole_entries(combination.slots) * kState;
     const int64_t parts =
         parts_of(operands, most_blocks(call, whole, whole_bytes), maximum(kStep, 2 * combination.slots));
-    // Whole tables are used unless they leave too few blocks: then filling them would cost more than they save.
+    // Whole tables take more items per block. They are used unless that leaves less than an eighth of the blocks.
     if (8 * parts >= combination.parts) {
       kernel = whole, bytes = whole_bytes;
       combination.parts = parts;
@@ -136,7 +136,7 @@ void launch_clear(const Call& call, cudaStream_t stream, const ReduceByIdOperand
   launch_overlapping(call, stream, clear_limbs<Operator>, static_cast<unsigned>(blocks), kThreads, 0, sums, false);
 }
 
-// Adds the items to limbs, by tables of digits (sum_by_digits.cuh). Returns whether the device has room for these.
+// Adds the items to limbs, by tables of digits (sum_by_digits.cuh). Returns false if a block has no room for a table.
 template <typename Operator>
 bool launch_digits(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
                    id_summing::IdSums<Operator> sums) {
@@ -194,7 +194,7 @@ void launch_limbs(const Call& call, cudaStream_t stream, const ReduceByIdOperand
   launch_overlapping(call, stream, kernel, blocks, threads, bytes, sums);
 }
 
-// Adds few floats up exactly, in one launch. Returns whether blocks have room for all limbs.
+// Adds few floats up exactly, in one launch. Returns false if kSumRanges blocks have no room for all limbs.
 template <typename Operator>
 bool sum_in_ranges(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
                    id_summing::IdSums<Operator> sums, Operator op) {

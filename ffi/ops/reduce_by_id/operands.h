@@ -24,10 +24,10 @@ struct ReduceByIdOperands : OperatorOperands {
   // The number of states of a problem's results.
   int64_t slots() const { return size * width; }
 
-  // The number of blocks per problem on CUDA, each with a part of the rows.
+  // The number of parts of a problem's rows on CUDA, one per block, if items are combined in order.
   int64_t parts() const;
 
-  // Whether the order of items does not matter, so that atomic operations may combine them on CUDA.
+  // Whether CUDA combines items by atomic operations: their order does not matter, and results are not too many.
   bool in_any_order(const Call& call) const;
 
   // Whether these are sums of floats of up to 32 bits, which CUDA adds up as integers.

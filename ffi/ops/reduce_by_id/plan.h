@@ -12,15 +12,15 @@ constexpr int kIdMasks = 512;  // words per warp, in which lanes with the same i
 constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
-constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
-// One kernel sums at most kFewSumItems floats, if kSumRanges blocks have room for all limbs (algorithm/exact_sum.h).
-constexpr int64_t kFewSumItems = 1 << 14;
+constexpr int64_t kIdPartItems = 1 << 14;  // items for each part, until there are kIdMaxParts
+// One kernel sums few floats, if kSumRanges blocks per problem have room for all limbs (algorithm/exact_sum.h).
+constexpr int64_t kFewSumItems = 1 << 14;  // the most floats of a problem, times the number of problems up to 8
 constexpr int64_t kSumRanges = 128;
 // All limbs are cleared if there are at most kMaxClearedLimbs of them, or no more than items. Otherwise a pass over the
 // items finds the limbs in use, and only these are cleared.
 constexpr int64_t kMaxClearedLimbs = int64_t{1} << 21;
-// Up to kMaxSpreadItems floats, if they are at most kSpreadItemsPerSlot for each result, are added up by smaller blocks
-// than more floats are, so that a device runs more blocks at once.
+// At most kMaxSpreadItems floats, and at most kSpreadItemsPerSlot for each result, are added up by blocks of
+// kSpreadThreads instead of 1024 threads, so that a device runs more blocks at once.
 constexpr int64_t kMaxSpreadItems = int64_t{1} << 21;
 constexpr int64_t kSpreadItemsPerSlot = 128;
 constexpr int kSpreadThreads = 256;

@@ -14,13 +14,13 @@ constexpr unsigned kDigitBinades = 7;
 constexpr unsigned kGroupBinades = 2 * kDigitBinades;
 constexpr unsigned kGroupWords = 3;
 constexpr int64_t kMaxDigitRows = int64_t{1} << 25;  // per block, so that the carries of a slot fit their word
-// Lanes with the same slot add to different copies of a group if there is room, as they would wait for each other.
+// If there is room, neighbouring lanes add to different copies of a group, as lanes with one slot would take turns.
 constexpr unsigned kMaxCopies = 8;
 constexpr int kOtherEntries = 2048;  // of the table of limbs
 
 // Consecutive exponents, for which a table has digits.
 struct ExponentWindow {
-  // An item times a power of two is the integer that it adds to a digit. From this exponent on, the power is a float.
+  // An item times a power of two is the integer that it adds to a digit. From this exponent on, a float has the power.
   static constexpr unsigned kLeast = 23;
   static constexpr unsigned kMaxGroups = ceil_div(ExactSum::kSpecial - kLeast, kGroupBinades);
 
@@ -36,8 +36,8 @@ struct ExponentWindow {
   __device__ __forceinline__ bool holds(uint32_t bits) const { return bits * 2 - (lowest << 24) < count << 24; }
 };
 
-// Chooses the exponents that most of a few thousand items have: those of one group, if more groups hold hardly more.
-// Returns no groups if the digits would not hold nearly all items: then each step of a warp would need limbs as well.
+// Chooses the exponents that most of 4,096 sampled items have: those of one group, if more groups hold hardly more
+// items. Returns no groups if over 1/128 of the items are outside: then most steps of a warp would need limbs as well.
 template <typename Items>
 __device__ inline ExponentWindow choose_window(const Items& items, unsigned max_groups) {
   constexpr int kSamples = 4;
@@ -67,7 +67,7 @@ __device__ inline ExponentWindow choose_window(const Items& items, unsigned max_
   for (int k = 0; k < 2; ++k) {
     const unsigned binades = ExponentWindow::binades(groups[k]);
     unsigned best = 0;
-    // Of windows with as many items, the lowest is best: most numbers that the sample misses are small.
+    // Of windows with equally many items, the lowest is best: most numbers that the sample misses are small.
     if (i >= ExponentWindow::kLeast && i + binades <= ExactSum::kSpecial) {
       unsigned inside = 0;
       for (unsigned e = i; e < i + binades; ++e) inside += counts[e];
@@ -103,8 +103,8 @@ class DigitTable {
     for (unsigned i = threadIdx.x; i < copies_ * copy_words_; i += kThreads) words[i] = 0;
   }
 
-  // Adds the items that have a slot to its digits. Returns whether some of them have exponents outside of the window.
-  // All additions are in flight before the first carry is needed. Items without a slot add 0 to some word, as a branch
+  // Adds the items to the digits of their slots. Returns whether some have a slot, but exponents outside of the window.
+  // All additions are in flight before the first carry is needed. Items without a digit add 0 to some word, as a branch
   // would wait for the additions before it.
   template <typename Element>
   __device__ __forceinline__ bool add(const Element (&elements)[kInFlight], const uint32_t (&slots)[kInFlight]) const {
@@ -196,7 +196,7 @@ __device__ __forceinline__ void add_digits_of(const IdSums<Operator>& sums, cons
     }
     if (!__any_sync(0xffffffffu, is_left)) return;  // zeros are frequent in some data
     uint64_t terms[kInFlight];
-    unsigned used = 0;  // a sum of so few rows has at most 20 limbs
+    unsigned used = 0;  // sums of up to kMaxDigitLength rows have at most 20 limbs
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
       const auto term = sums.sum.term(widen(elements[k]), ExactSum::kLargestExponent, sums.sum.limbs());

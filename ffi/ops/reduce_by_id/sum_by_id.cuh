@@ -1,8 +1,8 @@
 // The kernels of reduce_by_id for sums of floats of 32 and 16 bits. Sums of floats depend on their order, so atomic
 // additions of floats would give other bits in each run. Here each item adds an integer to one limb of its id's exact
 // sum (algorithm/exact_sum.h). The order of these additions does not matter. Limbs are numbered from the largest
-// exponent of a float32, and a mask has the limbs in use, so that the others are cleared but not read.
-// docs/notes/by_id.md tells what else was tried.
+// exponent of a float32. A mask has the limbs in use, and the others are not read. docs/notes/by_id.md tells what else
+// was tried.
 #pragma once
 
 #include "algorithm/exact_sum.h"
@@ -45,7 +45,7 @@ struct IdSums {
   ExactSum sum;
   unsigned long long* mask;  // of the limbs in use
   ResultVector<Operator> result;
-  unsigned range_ids = 0;  // the ids of a block of sum_ranges
+  unsigned range_ids = 0;  // the number of ids per block of sum_ranges
   // For tables of digits (sum_by_digits.cuh): the slots, rounded up to whole_entries, and the groups of each slot.
   unsigned table_slots = 0;
   unsigned table_groups = 0;
@@ -191,7 +191,7 @@ class LimbTable {
   int entries_;
 };
 
-// Whether ids are so frequent in a sample of a block's items that a table of some limbs pays. `tags` is scratch memory.
+// Whether enough ids of a sample of a block's items are equal for a LimbTable to pay. `tags` is scratch memory.
 template <typename Items>
 __device__ inline bool has_frequent_ids(const Items& items, uint32_t* tags) {
   const unsigned count = 4 * blockDim.x;
@@ -203,7 +203,7 @@ __device__ inline bool has_frequent_ids(const Items& items, uint32_t* tags) {
   return __syncthreads_count(is_known) > static_cast<int>(blockDim.x / 16);
 }
 
-// A table of limbs, or none if it would hold few of many limbs.
+// A table of limbs, or none if ids are seldom equal (has_frequent_ids).
 struct ChosenTable {
   LimbTable table;
   bool is_used = false;
@@ -221,8 +221,8 @@ struct ChosenTable {
   }
 };
 
-// Adds a block's items up in a table, and then the table to the limbs in device memory. begin() is called when the
-// first items are on their way.
+// Adds a block's items up in a table, and then the table to the limbs in device memory. begin() is called after the
+// loads of the first items have started.
 template <typename Operator, typename Items, typename Table, typename Begin>
 __device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const Items& items, const Table& table,
                                          Begin begin) {
@@ -247,7 +247,7 @@ __device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const Ite
   table.flush(limbs);
 }
 
-// Adds the items up. The previous kernel clears the limbs and the mask.
+// Adds the items up. The previous kernel clears the limbs that the items use.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_items(const __grid_constant__ IdSums<Operator> sums) {
   extern __shared__ uint32_t words[];
@@ -269,7 +269,7 @@ __device__ float sum_of(const IdSums<Operator>& sums, const LimbRange& range, Li
   const uint64_t special = range.has_special ? uint64_t{limb(sums.sum.limbs())} : 0;
   if (special != 0) return ExactSum::special(special);
   const uint32_t largest = ExactSum::kLargestExponent - static_cast<uint32_t>(range.first * sums.sum.binades);
-  // Few limbs are loaded at once. Otherwise, each step would wait for the one before it, as it changes a limb.
+  // Up to kFew limbs are loaded at once: `round` changes limbs, so each of its loads would wait for the step before.
   constexpr int kFew = 3;
   if (range.used > kFew) {
     return sums.sum.round([&](int k) -> decltype(limb(k)) { return limb(range.first + k); }, range.used, largest);
@@ -307,7 +307,7 @@ struct Halves {
   }
 };
 
-// A limb with these halves, as ExactSum::round changes it.
+// One limb of Halves, as ExactSum::round reads and changes it.
 struct HalvedLimb {
   const Halves& halves;
   unsigned entry;
@@ -396,7 +396,7 @@ struct RangeSums {
   }
 };
 
-// Lists the rows whose ids are in a block's range. Threads load neighbouring ids.
+// A thread's ids, for listing the rows whose ids are in a block's range.
 constexpr unsigned kListedIds = 16;  // per thread
 
 template <typename Id>
@@ -420,7 +420,7 @@ class RowList {
     }
   }
 
-  // If all rows of a warp have one id, which is in the range, its place there, and else kNobody.
+  // If all rows of a warp have the same id, and the range has it: the place of the id in the range. Otherwise kNobody.
   __device__ __forceinline__ uint32_t one_id(unsigned first_id, unsigned own_ids, unsigned rows) const {
     const Id id = __shfl_sync(0xffffffffu, ids_[0], 0);
     const auto place = static_cast<Unsigned>(id) - Unsigned{first_id};
@@ -467,8 +467,8 @@ class RowList {
 };
 
 // Adds up problems of few items. Each block reads all ids of a problem, and adds up the items of a range of ids, in a
-// table of all limbs of these ids. Thus no block waits for another, and no limbs in device memory need to be clear.
-// Blocks list their rows first, as most lanes of a warp would have no item.
+// table of all limbs of these ids. Thus no block waits for another, and no limbs in device memory need to be clear. A
+// block lists the rows with these ids first: otherwise, most lanes of a warp would have no item.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_ranges(const __grid_constant__ IdSums<Operator> sums, Operator op) {
   extern __shared__ uint32_t table[];

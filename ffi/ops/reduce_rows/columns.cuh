@@ -102,7 +102,7 @@ __device__ __forceinline__ void finish_all(const Operator& op, int64_t row_begin
 }
 
 #if __CUDA_ARCH__ >= 800
-// narrow_to tests whether a sum is NaN, to keep the bits of a NaN. Here, one test serves all sums.
+// narrow_to tests whether a sum is NaN, to keep the bits of a NaN. Here, one branch serves all sums.
 template <int kVector, ArithmeticKind kKind>
   requires(kVector % 2 == 0)
 __device__ __forceinline__ void finish_all(const Arithmetic<BFloat16, float, kKind, BFloat16>& op, int64_t row_begin,

@@ -220,8 +220,8 @@ class ReduceRows final : public SegmentedRows {
 
  private:
   static constexpr int64_t kMostLinesAhead = 8;  // the most lines of a row that are fetched
-  // The most columns whose states are kept in registers. They are few for operators other than sums and products, which
-  // compilers vectorize only in loops over states in memory.
+  // The most columns whose states are kept in registers. For operators other than sums and products it is kFewStates:
+  // compilers vectorize those only in loops over states in memory.
   static constexpr int64_t kFewStates = 7;
   static constexpr int kMostOtherStates = 4;  // columns that reduce_columns combines at once by such operators
   static constexpr int64_t kFewColumns = 32;
@@ -319,7 +319,7 @@ class ReduceRows final : public SegmentedRows {
       const Element* const x = x_ + columns.begin + first;
       State sums[kCount];
       for (State& sum : sums) sum = op.identity();
-      // Sums and products take an identity for an item that is no row: with a branch around the combination, GCC keeps
+      // Sums and products take an identity for an item without a row: with a branch around the combination, GCC keeps
       // the states in memory, which takes 1.5 times as long.
       Element identities[kCount] = {};
       if constexpr (kIsArithmetic<Operator>) std::fill_n(identities, kCount, narrow_to(op.identity(), Element{}));
@@ -336,7 +336,7 @@ class ReduceRows final : public SegmentedRows {
   }
 
   // Combines four rows at a time with the states of all columns, which stay in the L1 cache. Vectors of AVX2 are twice
-  // as wide as those that every x86_64 has. Results are the same in both, as no operation is fused.
+  // as wide as those that every x86_64 has. Results are the same with and without AVX2, as no operation is fused.
 #if defined(__x86_64__)
   [[gnu::target("avx2")]]
 #endif
@@ -364,7 +364,7 @@ class ReduceRows final : public SegmentedRows {
     for (int64_t c = 0; c < count; c += kLine) __builtin_prefetch(row + c);
   }
 
-  // Each row comes with its weights.
+  // Combines each item's row, multiplied by the item's weights if there are any.
   template <typename... Items>
   [[gnu::always_inline]] void combine_items(Columns columns, State* states, const Items&... items) const {
     if constexpr (!kWeighted) {

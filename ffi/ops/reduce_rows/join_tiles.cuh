@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kJoinThreads)
     }
   }
   __syncthreads();
-  // The block's threads form a table that has the columns of the slice. Its rows share the tiles of a segment.
+  // The block's threads form a table with the columns of the slice. The table's rows share the tiles of a segment.
   const int columns = static_cast<int>(minimum<int64_t>(width - first_column, lanes));
   const int rows = kJoinThreads / columns, row = thread / columns;
   for (int i = 0; i < long_count; ++i) {

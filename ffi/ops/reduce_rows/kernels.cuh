@@ -51,7 +51,7 @@ struct Walk {
   const LaneColumns columns;
   const uint32_t* ends;  // for each end of the tile: the items before it and, in the upper bits, its result
   State* opening;        // in shared memory, a place for each thread: the states of the first segment that is closed
-  int64_t first_result;  // the lane's first element in the result from which those in `ends` are counted
+  int64_t first_result;  // the lane's first element of the result from which `ends` counts results
   int first_end;
   int last_end;
   int end;
@@ -120,7 +120,7 @@ struct TileProblems {
       : first(problems == 1 ? 0 : unit / problem_length),
         to_next(static_cast<int>(minimum<int64_t>((first + 1) * problem_length - unit, kMostUnits))),
         length(static_cast<unsigned>(minimum<int64_t>(problem_length, kMostUnits))) {}
-  // The number of the problem of unit i of the tile, after the first one's.
+  // How many problems after the first one unit i of the tile lies.
   __device__ __forceinline__ int after_first(int i) const {
     return i < to_next ? 0 : 1 + static_cast<int>(static_cast<unsigned>(i - to_next) / length);
   }
@@ -310,8 +310,8 @@ struct TileLists {
   }
 };
 
-// Combines the rows [row, last_row) of a tile in a lane's columns. If rows are plain, a row takes half as many
-// instructions as other rows.
+// Combines the rows [row, last_row) of a tile in a lane's columns. If rows are plain (RowReduction::is_plain), a row
+// takes half as many instructions as other rows.
 template <Weights kWeights, bool kPlain, int kVector, typename Operator>
 __device__ __forceinline__ void walk_rows(Walk<kVector, Operator>& walk, int64_t first_item,
                                           const TileLists<typename Operator::State>& lists, int row, int last_row) {

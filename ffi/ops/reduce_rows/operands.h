@@ -8,7 +8,7 @@ namespace mgpu {
 struct RowOperator;
 struct RowTiling;
 
-// Item i of the reduced sequence is row i of x, or the row at index i of `indices`.
+// Item i of a problem is row i of the problem's x or, with `indices`, row indices[i], or none if x has no such row.
 struct RowSources {
   int64_t width;   // elements of a row
   int64_t count;   // rows of a problem's x

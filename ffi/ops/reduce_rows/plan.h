@@ -14,7 +14,7 @@ constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
 constexpr int kReduceRowsTileBytes = 28 << 10;    // the shared memory for a tile's units
 constexpr int kReduceRowsStagedBytes = 28 << 10;  // the same for short rows
-constexpr int kReduceRowsStagedUnits = 7;         // the most units per worker
+constexpr int kReduceRowsStagedUnits = 7;         // the most units per worker for short rows
 constexpr int kReduceRowsLeastUnits = 8;          // the fewest units per worker
 constexpr int kReduceRowsBlocks = 4;              // blocks of a multiprocessor
 constexpr int kReduceRowsStagedBlocks = 5;        // the same for short rows
@@ -70,7 +70,7 @@ struct RowTiling {
     const int fit = kReduceRowsStagedBytes / (staged_states() * op.state_bytes * kReduceRowsThreads);
     return minimum(fit - 1, kReduceRowsStagedUnits) | 1;
   }
-  // Tiles fill a large device in whole waves, because a last wave of few tiles would cost as much as a whole one.
+  // Tiles fill the reference device in whole waves, because a last wave of few tiles would cost as much as a whole one.
   constexpr int worker_units() const {
     const int64_t least_tiles = maximum<int64_t>(ceil_div<int64_t>(units, int64_t{most_units()} * workers()), 1);
     const int64_t waves = ceil_div(least_tiles * slices(), wave());

@@ -81,8 +81,8 @@ __device__ __forceinline__ void list_column_ends(const RowReduction<Operator>& r
   }
 }
 
-// Adds to each thread's sum those of the threads before it in its block, back to the last one with an end, and to its
-// first closed sum the sums before it. Stores what the tile leaves for its neighbours.
+// Adds the open sums of the threads before, back to the last thread with an end, to a thread's first closed sum or, if
+// the thread has no end, to its open sum. Stores what the tile leaves for its neighbours.
 template <typename Operator, typename State = typename Operator::State>
 __device__ __forceinline__ void join_threads(const RowReduction<Operator>& reduction, bool has_end, State sum,
                                              uint32_t* first_closed) {

@@ -51,7 +51,7 @@ void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& ex
     int64_t* const before = heads_before.data() + row * (row_tiles + 1);
     for (int64_t tile = 0; tile < row_tiles; ++tile) before[tile + 1] += before[tile];
     operands.runs.set(row, before[row_tiles]);
-    operands.covered.set(row, rows.live(row));  // unless a run does not fit
+    operands.covered.set(row, rows.live(row));  // overwritten below if a run does not fit
   }
   cpu::parallel_for(executor, rows.rows * row_tiles, [&](int64_t tile) {
     const int64_t row = tile / row_tiles;

@@ -38,9 +38,9 @@ struct RunTask {
   __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
 
-// The warp's bitmap of heads: each lane gets the bits of 32 neighbouring keys. `bits` has the lane's own heads: kVector
-// bits for each of its kRows vectors, from bit 32 / kRows * row on. In each butterfly shuffle, a lane keeps half of its
-// rows and sends the others.
+// The warp's bitmap of heads: each of the first kVector * kRows lanes gets the bits of 32 neighbouring keys. `bits` has
+// the lane's own heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on. In a butterfly
+// shuffle, a lane with several rows keeps half of them and sends the others.
 template <int kVector, int kRows>
 __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   constexpr int kWordLanes = 32 / kVector;  // the lanes whose bits make a word
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   }
 }
 
-// `covered` is the number of items that the runs cover, unless a run does not fit the result.
+// Sets `covered` to the number of live items, if all runs fit the result. Otherwise write_heads sets it.
 struct SetRuns {
   IndexResult runs;
   IndexResult covered;

@@ -2,16 +2,16 @@
 // position. A token's weight is exp((logit - largest logit) / temperature). The last kept token is the one at which the
 // sum of weights reaches the asked mass of the total; if a share is given, tokens of smaller weight than the share are
 // not kept either. The drawn token is the first one at which the sum of weights exceeds a random fraction of the kept
-// weights. There are four kernels, and no sort:
+// weights' sum. There are four kernels, and no sort:
 // - find_best finds the largest logit and the smallest finite one.
 // - add_up_bins adds up the weights in bins of logits. These sums show in which bins the last kept token and the drawn
 //   token are.
 // - list_tokens lists the tokens in these bins. It only compares logits, at the speed of memory.
-// - draw_tokens has a block per row. It finds both tokens by bisection among the listed tokens or, if too many would
-//   have to be listed, in the whole row.
+// - draw_tokens has a block per row. It finds both tokens by bisection among the listed tokens or, if some found no
+//   room in the list, in the whole row.
 //
 // All weights of a bin are integers times the weight at its middle, so sums within bins are the same in any order. The
-// sums of all bins are added in their order.
+// sums of all bins are added in the order of the bins.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -88,11 +88,11 @@ struct Weights {
     quadratic = 0.5f * step * linear;
     one = __uint_as_float(static_cast<uint32_t>(127 + 62 - maximum(ceil_log2(length), 17)) << 23);
   }
-  // The place of a logit among the bins; place i is the middle of bin i. It is NaN, or past all bins, for a NaN logit
-  // and for -inf.
+  // The place of a logit among the bins; place i is the middle of bin i. For a NaN logit and for -inf, it is NaN or
+  // past all bins.
   __device__ __forceinline__ float place(float x) const { return (best + max_or_nan(-x, -kLargest)) * bins_per_logit; }
-  // The nearest bin, or a number of at least kSampleBins if the weight is below exp(-32), and so counts as 0. An
-  // addition of 2^23 rounds the place, because a conversion to an integer is slow.
+  // The nearest bin, or at least kSampleBins for a weight that counts as 0, because it is below exp(-32). An addition
+  // of 2^23 rounds the place, because a conversion to an integer is slow.
   __device__ __forceinline__ static unsigned bin(float place) {
     return __float_as_uint(place + kRounding) - __float_as_uint(kRounding);
   }
@@ -115,7 +115,7 @@ struct Weights {
   }
 };
 
-// All threads of a block share a part of a row.
+// Calls take(bits, position) for the logits of a part of a row, which the threads of a block share.
 template <typename From, typename Take>
 __device__ __forceinline__ void for_each_logit(const Task& task, int64_t row, int64_t part, Take take) {
   using Word = typename From::Word;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Ta
 }
 
 // The first code of the logits in some bins or, if `last`, the last one. A logit's bin falls as the logit grows, so a
-// warp searches for it.
+// warp finds the code by a binary search.
 __device__ inline uint32_t code_in(const SampleRow& row, const Weights& weights, SampleBins bins, bool last) {
   const int64_t least = code_of(-infinity()), most = static_cast<uint32_t>(row.best >> 32);
   if (bins.first > bins.last) return static_cast<uint32_t>(last ? least : most);
@@ -237,7 +237,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
       const float place = minimum(-logf(minimum(share, 1.0f)) * weights.scale, 2.0f * kSampleBins);
       const auto bin = static_cast<int>(Weights::bin(place));
       const SampleBins least{minimum(maximum(bin - 1, 0), kSampleBins - 1), minimum(bin + 1, kSampleBins - 1)};
-      // Of the cuts by mass and by share, the earlier decides. If their bins overlap, the bins of both are listed.
+      // Of the cuts by mass and by share, the earlier decides. If the bins of both overlap, they are listed together.
       if (least.last < cut.first) {
         cut = least;
         has_mass = false;
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ 
   const int64_t row = blockIdx.x / task.operands.parts(), part = blockIdx.x - row * task.operands.parts();
   SampleRow& state = task.scratch.state[row];
   if (is_drawn_at_once(state, task.operands.temperature[row])) return;
-  // Floats are compared, as a code takes instructions. A NaN is in no range.
+  // Floats are compared instead of codes, which take instructions to compute. A NaN is in no range.
   const float cut_low = float_of(state.cut.first), cut_high = float_of(state.cut.last);
   const float draw_low = float_of(state.draw.first), draw_high = float_of(state.draw.last);
   if (threadIdx.x == 0) count = 0;
@@ -390,7 +390,7 @@ __device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t fo
 // Finds the token whose weight covers `target`: the sum of the weights before it is at most `target`, and the sum with
 // its own weight is more. `each(visit)` calls visit(code, position) for a thread's share of some tokens. Only tokens
 // with a code in `range` are searched, before which the weights add up to `before`. If rounding puts `target` outside
-// of them, it finds the first or the last one, and none if they have no weight.
+// of these weights, finds the first or the last of the tokens; finds none if they have no weight.
 template <typename Each>
 __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weights, const Each& each, SampleRange range,
                             Sum before, Sum target, int64_t length) {
@@ -431,7 +431,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
       number -= upper_number;
     }
   }
-  if (number > kSampleDrawThreads) {  // all have the logit `high`, and so one weight
+  if (number > kSampleDrawThreads) {  // all have the code `high`, and so one weight
     const Sum one = weight_of(high), earlier = (target - above) / one;
     return {true, find_position(fold, each, high, earlier, length), before + above + (earlier + 1) * one};
   }

@@ -28,7 +28,7 @@ struct ScanProblem {
   Operator op;
 };
 
-// Flags the positions of a range at which segments begin, and the end of the range if all items end there. Dead items
+// Flags the positions at which segments begin, from a range's begin up to its end, and the end of all items. Dead items
 // (past a row's count) need no flags: scan_piece fills their results.
 std::vector<uint8_t> flag_cuts(Segments segments, Range<int64_t> range) {
   const int64_t total = segments.total();

@@ -1,7 +1,7 @@
-// A scan is one pass over memory. There are kernels for tiles of long rows, for whole rows that are not long, for
-// several short rows per warp or block, and for scans that restart at heads. A warp's items are in rows of 32 vectors,
-// one per lane. A row of vectors is scanned by shuffles in the registers that it was loaded to, so most kernels
-// transpose nothing through shared memory.
+// A scan is one pass over memory; initial items may take a second one (launch_begin). There are kernels for tiles of
+// long rows, for whole rows that are not long, for several short rows per warp or block, and for scans that restart at
+// heads. A warp's items are in rows of 32 vectors, one per lane. A row of vectors is scanned by shuffles in the
+// registers that it was loaded to, so most kernels transpose nothing through shared memory.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch_operator.h"
@@ -50,8 +50,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   task.look_back = scratch.look_back;
   task.listed = scratch.listed;
   if constexpr (kPath == Path::kWarpByRow) {
-    // A warp with several rows loads the next one ahead. Blocks with many rows would drift apart, so the grid has 16
-    // times as many blocks as are resident.
+    // A warp with several rows loads the next one ahead. Blocks with many rows would drift apart, so the grid has up to
+    // 16 times as many blocks as are resident.
     const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
     const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
     const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
@@ -159,7 +159,7 @@ bool scan_items(const Call& call, const ScanOperands& operands, CUstream_st* str
                              : scanning::launch<Path::kTilesByRow>(call, operands, op, stream);
   };
   // Sums have their own instances of the kernels for whole rows. The segmented kernel has one instance for sums and
-  // products, and it alone takes products of up to 4 bytes.
+  // products. Of these kernels, it alone takes products of up to 4 bytes.
   if (path != Path::kSegments && operands.kind == OperatorKind::kAdd) {
     dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, launch_whole);
     return path == Path::kTilesByRow;

@@ -22,11 +22,11 @@ struct ScanOperands : OperatorOperands {
   // Whether the scan restarts anywhere except at the start of a row.
   bool has_heads() const { return segments.heads_count > 0; }
 
-  // The variants on CUDA:
-  //   kTilesByRow  Each row has its own tiles. This is for rows so long that their partly filled last tiles do not
-  //                matter. If there are several rows, they must consist of whole vectors of 16 bytes.
-  //   kWarpByRow   A warp scans a row. This is for shorter rows, or if there are enough rows to keep the device busy.
-  //                If there are many, rows need not consist of whole vectors: neighbouring rows then share vectors.
+  // The variants on CUDA, except for some short rows (cuda.cu):
+  //   kTilesByRow  Each row has its own tiles. This is for a single row, and for rows of whole vectors of 16 bytes that
+  //                are so long that their partly filled last tiles do not matter.
+  //   kWarpByRow   A warp scans a row. This is for rows of at least 512 bytes that are shorter, or many. Rows need not
+  //                consist of whole vectors if there are many: neighbouring rows then share vectors.
   //   kSegments    Tiles run on across rows, with restarts. This is for all other scans, and for products of items
   //                of up to 4 bytes.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };

@@ -35,7 +35,7 @@ struct Shape {
 template <typename Operator>
 constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
 
-// One warp per tile. A forward scan restarts at a head, and a reverse scan at the item before a head.
+// Fills ScanTask::listed, one warp per tile. A forward scan restarts at a head, a reverse scan at the item before it.
 template <int kBlock = kThreads>
 __global__ void __launch_bounds__(kBlock)
     list_heads(Segments segments, int64_t tiles, int tile_items, bool reverse, int64_t* listed) {
@@ -146,7 +146,7 @@ __device__ __forceinline__ Sum sum_before(const ScanTask<Operator>& task, const 
   return sums(shared_before, in_block.before);
 }
 
-// Bit row * kVector + k says that an item of the thread restarts the scan.
+// Bit row * kVector + k of the result says whether item k of the thread's vector `row` restarts the scan.
 template <typename Shape, typename Operator>
 __device__ __forceinline__ unsigned find_heads(const ScanTask<Operator>& task, uint8_t* restarts, int64_t begin,
                                                int64_t in_memory) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ unsigned find_heads(const ScanTask<Operator>& task, u
   return heads;
 }
 
-// Tiles lie on a grid over all rows.
+// Tiles run on across rows.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(ScanTask<Operator> task, Operator op) {
   using State = typename Operator::State;

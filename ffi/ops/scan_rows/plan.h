@@ -26,15 +26,15 @@ struct RowScanTiling {
   int64_t element_bytes;  // the bytes of a number, or of one leaf of an item
   int leaves = 0;         // the leaves of an item; 0 if elements are numbers
 
-  // A thread's rows hold at most 136 bytes of a column. Those of items of several leaves hold at most 208 bytes in all
-  // planes together: states in registers leave room for fewer blocks on a multiprocessor, which have to load as much.
+  // A thread's rows hold at most 136 bytes of a column. Those of items of several leaves hold about 208 bytes in all
+  // planes together: their states take registers, so fewer blocks fit a multiprocessor, and each has to load more.
   static constexpr int64_t most_rows(int64_t element_bytes, int leaves) {
     return (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
   }
-  // A thread loads so many rows at once, after the first one. For items there are fewer, because the loop over these
-  // rows is unrolled, and each copy of a caller's function takes time to compile. The number of rows of a thread is
-  // odd, so that lanes of neighbouring groups read different banks. If all lanes of a warp read one row, it may be
-  // even.
+  // After its first row, a thread loads so many rows at once. For items, they are fewer than for numbers: the loop over
+  // them is unrolled, and each copy of a caller's function takes time to compile. A thread has an odd number of rows,
+  // so that neighbouring groups read different banks. The number may be even if a slice has 128 bytes of a row
+  // (`wide`), as these cover all banks.
   static constexpr int step(int64_t element_bytes, int leaves, bool wide) {
     return leaves == 0 ? 8 : wide && most_rows(element_bytes, leaves) % 5 == 1 ? 5 : 4;
   }
@@ -67,7 +67,7 @@ struct RowScanTiling {
   // The memory holds the planes of a tile, then a bit for each row, which says whether the row is a head.
   constexpr int64_t shared_bytes() const { return maximum(leaves, 1) * element_space() + (tile_rows() / 128 + 2) * 16; }
 
-  // The tiles of one slice exchange sums through so many 64-bit words.
+  // The number of 64-bit words through which the tiles of one slice exchange sums.
   int64_t look_back_words(int64_t state_bytes) const {
     return tiles() == 1 ? 0 : RowLookBack{tiles()}.words(columns() * state_bytes);
   }
