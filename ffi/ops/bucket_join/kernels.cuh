@@ -1,8 +1,8 @@
 // A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's rows of a in it. Separate
 // blocks take a bucket's chunks of rows of a beyond the first, so that many blocks share one frequent key of a.
 //
-// The table has a slot for each value of the code bits that follow the bucket's bits. Entries within a slot are sorted
-// by code, then by their rows in b. So the partners of a row of a are one range of the table.
+// The table has a slot for each value of the kBucketSlotBits bits that follow the bucket's bits in a code. Entries in a
+// slot are sorted by code, then by their rows in b. So the partners of a row of a are one range of the table.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -230,7 +230,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   const int lane = thread % kWarp;
   const uint32_t* const codes = a.codes + a_begin;
   const int32_t* const rows = a.rows + a_begin;
-  uint32_t found[kItems];  // first the code, then the word that kLone describes
+  uint32_t found[kItems];  // at first the code, later the word that kLone describes
   int32_t row[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {

@@ -38,7 +38,7 @@ struct BucketSide {
 //   a_bounds, b_bounds [.., 2^bits + 1]        where each bucket begins, and where the last one ends
 //   extra_chunks [.., 2^bits + 1]              for each bucket of a, the number of chunks in earlier buckets, without
 //                                              the first chunk of each; a chunk has kBucketChunk rows
-// Attribute: keep_a, whether a row of a without a partner makes a row of its own. Results:
+// Attribute: keep_a, whether a row of a without a partner makes an output row. Results:
 //   a_rows [.., size], b_rows [.., size]       the rows of each pair; -1 for a missing row of b; both -1 past the count
 //   count [..]                                 the number of pairs, which may exceed the size
 // Pairs come in any order, but the pairs of one row of a are consecutive, in the order of b's rows. Rows of b beyond

@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// The sum or product of this type: eight operators for twelve types.
+// The sum or product of elements of `dtype`: eight operators for twelve types.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit visit) {
   switch (dtype) {

@@ -50,8 +50,8 @@ struct FunctionOperands {
   AnyOperator op() const { return {captures, segments.length}; }
 };
 
-// A scan has more attributes: exclusive; reverse; total; segmented, which must be set if there are heads (if
-// width is 0, tiles then run on across rows); and width, which is above 0 if columns are scanned separately.
+// A scan has more attributes: exclusive; reverse; total; segmented, which must be set if there are heads (if width is
+// 0, tiles then run on across rows); and width, which is above 0 if columns are scanned separately.
 struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;
@@ -92,7 +92,7 @@ struct ReduceFunctionOperands : FunctionOperands {
 
   explicit ReduceFunctionOperands(const Call& call);
 
-  // In a chunk, all warps of a block have the same number of items.
+  // All warps of a block get the same number of a chunk's items.
   int64_t chunk_items() const {
     const int64_t step = int64_t{256} * shape.vector();
     int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / step, 1) * step;

@@ -8,7 +8,7 @@
 
 namespace mgpu {
 
-// No function exceeds this number of bytes of an item or a state.
+// The most bytes of an item or a state that are accepted.
 constexpr int64_t kMaxItemBytes = 1 << 12;
 
 FunctionOperands::FunctionOperands(const Call& call, int outputs, int64_t width) : width(width) {

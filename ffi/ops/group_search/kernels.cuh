@@ -25,7 +25,7 @@ static_assert(kTile % kWarp == 0 && kThreads % kWarp == 0);
 
 // Entries of a block's table: positions in b relative to the part's first row, which fit 32 bits.
 constexpr int32_t kNone = static_cast<int32_t>(0x80000000u);  // no row
-constexpr int32_t kFar = kNone + 1;                           // a row too far before the part, if positions are int64
+constexpr int32_t kFar = kNone + 1;                           // a row too far before the part for 32 bits
 constexpr uint32_t kNoGroup = ~uint32_t{0};
 
 struct GroupSearchTask {

@@ -6,16 +6,16 @@
 
 namespace mgpu {
 
-// Every device has room for a table of kGroupTable groups and a tile, and a multiprocessor of a large device has room
-// for three blocks. The tables of all parts go through device memory, so there are only as many parts as concurrent
-// blocks. Scratch memory has the size for the reference device.
+// Every device has room for a table of kGroupTable groups and a tile, and a multiprocessor with 228 KB of shared
+// memory has room for three blocks. The tables of all parts go through device memory, so there are only as many
+// parts as concurrent blocks. Scratch memory has the size for the reference device.
 constexpr TileShape kGroupSearchShape{256, 4};
 constexpr int kGroupSearchBlocks = 3;          // blocks that a multiprocessor should hold
 constexpr int64_t kGroupSearchPart = 1 << 13;  // about the fewest rows of both sides in a part
 constexpr int kGroupLastsThreads = 512;
 
-// If problems have several parts: the number of rows of a before each part, and the last row of b of each group, within
-// each part and then before it.
+// If problems have several parts: the number of rows of a before each part, and the last row of b of each group, at
+// first within each part, later before it.
 struct GroupSearchOperands::Scratch {
   int64_t* splits;
   void* lasts;  // [problems, parts, kGroupTable], as wide as positions

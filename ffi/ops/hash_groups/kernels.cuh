@@ -24,7 +24,7 @@ struct GroupTask {
   int64_t length;
   int64_t row;
   LiveCounts counts;
-  const Word* keys;  // null if these are pairs
+  const Word* keys;  // null if keys are pairs of `upper` and `lower`
   const uint32_t* upper;
   const uint32_t* lower;
   Word flip_of_pairs;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kFillThreads) fill_groups(const __grid_constan
   if (i < kGroupBuckets * int64_t{task.scratch.units}) task.scratch.unit_starts[i] = 0;
 }
 
-// Combines a state of a group in memory.
+// Combines `state` with the state at `to`.
 __device__ __forceinline__ void combine(bool is_maximum, uint32_t* to, uint32_t state) {
   if (!is_maximum) {
     if (state != 0) atomicAdd(to, state);
@@ -304,7 +304,7 @@ class RowCombiner {
 
   __device__ RowCombiner(const GroupTask<Word>& task, Table& table) : task_(task), table_(table) {}
 
-  // Combines the rows from `begin` to `end` of the rows in the caller's order. All threads of the block call it.
+  // Combines the caller's rows [begin, end). All threads of the block call it.
   __device__ void combine_rows(uint32_t begin, uint32_t end) {
     clear();
     combine(begin + threadIdx.x / kWarp * kStep, end, kCombineThreads / kWarp * kStep,
@@ -317,7 +317,7 @@ class RowCombiner {
     flush();
   }
 
-  // Combines the rows from `begin` to `end` of one bucket. Rows are numbered through all buckets.
+  // Combines the rows [begin, end), which are numbered through all buckets and lie in this one.
   __device__ void combine_bucket(int bucket, uint32_t begin, uint32_t end) {
     clear();
     constexpr uint32_t kWarps = kCombineThreads / kWarp;
@@ -382,7 +382,7 @@ class RowCombiner {
     combine_far<kColumns>(task_, key, found_, [&](int c) { return table_.states[c][entry]; });
   }
 
-  // Combines rows of a unit, from row `begin` of it.
+  // Combines the rows [begin, end) of a unit, counted in the unit.
   __device__ __forceinline__ void combine_unit(int bucket, int unit, uint32_t begin, uint32_t end) {
     const HashGroupsOperands::Scratch& scratch = task_.scratch;
     const int tile = unit * kUnitTiles + static_cast<int>(lane());
@@ -413,7 +413,7 @@ class RowCombiner {
     });
   }
 
-  // Combines rows. A warp takes kStep of them from `first` on, then those `step` rows later, and so on, up to `end`.
+  // Combines rows. A warp takes kStep rows from `first` on, then kStep rows `step` later, and so on, up to `end`.
   // `load(begin, end, rows, k)` loads item k of each lane: lane l gets row min(`begin` + l, `end` - 1).
   template <typename Load>
   __device__ __forceinline__ void combine(uint32_t first, uint32_t end, uint32_t step, Load load) {

@@ -22,7 +22,7 @@ constexpr int kCombineBlocks = sizeof(Word) == 8 ? 1 : 2;
 struct HashGroupsOperands::Scratch {
   int tiles;
   int units;              // of each bucket
-  uint32_t* unit_starts;  // [kGroupBuckets * units + 1], the number of rows before each unit; at first its rows
+  uint32_t* unit_starts;  // [kGroupBuckets * units + 1], the number of rows before each unit, at first in each
   uint32_t* runs;         // [kGroupBuckets, tiles], where a bucket's rows begin in a tile, plus their number << 16
   uint32_t* keys[2];      // [tiles * kPartitionTile], the lower words, and the upper ones of keys of 64 bits
   uint32_t* values[kMaxGroupColumns];

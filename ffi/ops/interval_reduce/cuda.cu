@@ -8,7 +8,7 @@ namespace mgpu::cuda {
 
 namespace interval_reducing {
 
-// Combines the totals of groups, and reduces the tiles that the previous kernel listed.
+// Computes the totals of groups, and reduces the tiles that the previous kernel listed.
 template <typename Operator>
 void reduce_listed(const Call& call, const Task<Operator>& task, const Operator& op, int64_t tiles,
                    void (*reduce)(Task<Operator>, Operator), cudaStream_t stream) {

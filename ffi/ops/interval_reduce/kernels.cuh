@@ -51,7 +51,7 @@ struct Tile {
   }
 };
 
-// Stores kColumns columns, which are the elements from `to` on of all results.
+// Stores the results of kColumns neighbouring columns, as elements of all results from `to` on.
 template <int kColumns, typename Operator>
 __device__ __forceinline__ void store_results(const Task<Operator>& task, const Operator& op, const Tile& tile,
                                               const typename Operator::State (&states)[kColumns], int64_t to) {

@@ -26,11 +26,11 @@ constexpr int kBlocks = kColumns == 1 && sizeof(Element) < 8 ? 6
 
 struct AddTiles {
   int rows;
-  int units;  // the most units of a tile
-  int64_t row_units;
-  int64_t slices;
-  int64_t tiles;  // the tiles of a problem, if all slices of a row count as one
-  Divisor parts;  // the units of a row in a tile
+  int units;          // the most units of a tile
+  int64_t row_units;  // units of a row
+  int64_t slices;     // tiles that share a row
+  int64_t tiles;      // the tiles of a problem, if all slices of a row count as one
+  Divisor parts;      // the units of a row in a tile
 
   // There are at least about 512 tiles, unless threads would have less than one unit each.
   AddTiles(int64_t problems, int64_t count, int64_t row_units, int most_units) : row_units(row_units) {
@@ -85,7 +85,7 @@ __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
                               part == kWarp ? count : minimum(high, count), before);
 }
 
-// One warp finds each bound. A barrier must follow.
+// Finds the tile's intervals, from bounds[0] to bounds[1], by a warp for each bound. A barrier must follow.
 template <typename Intervals>
 __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& tile, float density,
                                     int64_t (&bounds)[2]) {

@@ -104,7 +104,7 @@ static __global__ void begin_regions(RegionOrder order, int blocks) {
 }
 
 // Puts a tile of intervals in the order of their regions, and appends each region's part to that region. Additional
-// blocks fill the result meanwhile: latency bounds the order, and bandwidth a fill.
+// blocks fill the result meanwhile: latency limits the other blocks, and bandwidth a fill.
 static __global__ void __launch_bounds__(kOrderThreads, 4)
     place_intervals(const __grid_constant__ RegionIntervals intervals, const __grid_constant__ ArrayFill fill) {
   constexpr int kRegions = RegionOrder::kRegions;

@@ -53,14 +53,14 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
 }
 
 // A route that gathers, scatters or does both. Distances from outputs to rows wrap. They are uint32_t if that
-// distinguishes valid rows from invalid ones, and starts have the same width. A kernel that
-// learned the width at run time read outside of arrays (docs/notes/reliability.md).
+// distinguishes valid rows from invalid ones, and starts have the same width. A kernel that learned
+// the width at run time read outside of arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;
   static constexpr bool kScatters = kScatters_;
   static constexpr bool kNarrowOffsets = sizeof(Distance) == sizeof(int32_t);
-  using Slot = Pack<Distance, kGathers + kScatters>;  // the distances to an object's row of x and of the result
+  using Slot = Pack<Distance, kGathers + kScatters>;  // the distances from outputs to rows of x and of the result
   using Starts = IndicesOf<std::make_signed_t<Distance>>;
   static constexpr bool fills = !kScatters;
   Rows x;

@@ -69,8 +69,8 @@ struct IntervalMoveOperands {
   Fill fill;
   Rows out;
   bool scatters = false;
-  // Whether rows are added to the result, in the order of the intervals. Begins and ends of intervals then ascend
-  // in the result, so the intervals that contain a row are consecutive.
+  // Whether rows are added to the result, in the order of the intervals. The caller then passes intervals whose
+  // begins and ends ascend in the result, so the intervals that contain a row are consecutive.
   bool adds = false;
 
   // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.

@@ -142,7 +142,7 @@ struct RowPart {
   __device__ bool has(uint32_t row) const { return row - begin < size; }
 };
 
-// With kPasses, indices and results leave the L2 cache to the rows that are gathered in sweeps.
+// With kPasses, the L2 cache evicts indices and results first, and keeps the rows that are gathered in sweeps.
 template <bool kPasses, typename T>
 __device__ __forceinline__ T load_passing(const T* from) {
   return kPasses ? __ldcs(from) : *from;

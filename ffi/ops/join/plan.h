@@ -29,7 +29,7 @@ struct JoinOperands::Scratch {
   int64_t* paired;              // for each row, the number of output rows that come from A
   int64_t* unmatched;           // for each row, the number of items of B without a partner
   IndexResult unmatched_items;  // the items of B without a partner, with room for b.length per row
-  uint64_t* zeroed;             // the counter of tickets; all words from here on are zeroed before every launch
+  uint64_t* zeroed;             // the counter of tickets; zeroed_words words from here on are zeroed before the kernels
   uint64_t* heavy_state;        // 2^40 times the number of heavy tiles, plus the number of their units
   uint64_t* row_words;          // for each tile, a word of the look-back over output rows
   uint64_t* unmatched_words;    // for each tile, a word of the look-back over items of B without a partner

@@ -39,7 +39,7 @@ struct Shared {
   int64_t slot;            // the slot of the tile's first row
   int64_t unmatched_slot;  // the slot of its first item of B without a partner
   int64_t skipped;         // the rows of the first written entry that come before the first written row
-  int first_entry;
+  int first_entry;         // the entry of the first written row
 };
 
 template <typename Order>
