@@ -3,7 +3,7 @@
 //
 // A key is handled as an unsigned code. `encode` is a bijection, so decoding gives back the sign of a zero and the
 // payload of a NaN; `less` compares codes. Type and direction are members of an order, known only at run time, so all
-// keys of one width share one compiled kernel.
+// integers of one width share a compiled kernel, and so do all floats of one width.
 #pragma once
 
 #include "algorithm/common.h"

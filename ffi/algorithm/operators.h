@@ -14,10 +14,10 @@ constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kAr
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
 // Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate in
-// float32. kEither chooses at run time, at the cost of two instructions.
+// float32. kEither chooses between sum and product at run time, at the cost of two instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
-// Results have the elements' type, or the state's type to keep the precision of sums of 16-bit floats.
+// Results have the elements' type, or the state's type for sums and products in a wider type.
 template <typename Element_, typename State_, ArithmeticKind kKind, typename Result_ = Element_>
 struct Arithmetic {
   using Element = Element_;
@@ -225,8 +225,8 @@ struct ArgExtremum {
   MGPU_HOST_DEVICE Result dead() const { return -1; }
 };
 
-// Combinations of such states have the same bits in any order. There is an atomic instruction for each but the product,
-// which callers exclude.
+// Combinations of integer states have the same bits in any order. There is an atomic instruction for each combination
+// but the product, which callers exclude.
 template <typename Operator>
 constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;

@@ -90,7 +90,7 @@ struct Segments {
   }
 
   // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` is
-  // the range of the tile's heads, from listed_from. If there are many more heads than positions, each position is
+  // the range of the tile's heads, from listed_from. If there are more than two heads per position, each position is
   // searched for among the heads, so the tile's width bounds the work.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {

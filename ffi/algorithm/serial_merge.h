@@ -48,7 +48,7 @@ inline const Item* select(int64_t take, const Item* x, const Item* y) {
 
 // Walks the merge of A and B, A first among equals. While both sides have items, it calls step(i, j, take_b) for every
 // item in merged order; for what one side has left, it calls rest_a(i, end, j) or rest_b(j, end, i). Two halves are
-// walked in lockstep, so that one half's loads do not wait for the other's comparison; this is 1.8 times faster.
+// walked in lockstep, so that one half's loads do not wait for the other's comparison.
 template <typename KeysA, typename KeysB, typename Less, typename Step, typename RestA, typename RestB>
 inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less less, Step step, RestA rest_a,
                        RestB rest_b) {
@@ -66,7 +66,7 @@ inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less 
   }
 }
 
-// A comes before B among equals. No branch depends on the data.
+// A comes before B among equals. No branch depends on a comparison of items.
 template <typename Item, typename Less>
 inline void serial_merge(const Item* a, const Item* a_end, const Item* b, const Item* b_end, Item* out, Less less) {
   while (a < a_end && b < b_end) {

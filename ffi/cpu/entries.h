@@ -79,7 +79,7 @@ inline ThreadRoom& kept_room() {
 }
 
 // Two arrays for a task, in memory that the calling thread reuses: fresh pages for each tile would cost more than
-// sorting it. A thread keeps one buffer for all types, and never a large one.
+// sorting the tile. A thread keeps one buffer for all types, of at most kMaxKept bytes.
 template <typename First, typename Second>
 class ThreadScratch {
  public:
@@ -167,8 +167,8 @@ void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Le
 }
 
 // Stable sort by the digits of each item's rank (the word that compares as its key does), the least significant digit
-// first. The lowest rank is subtracted from all ranks, so their range decides the number of passes. Digits are as wide
-// as the number of items allows.
+// first. The lowest rank is subtracted from all ranks, so their range decides the number of passes. The fewer items,
+// the narrower the digits.
 template <typename Item, typename Order>
 void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   using Word = typename Order::Word;

@@ -9,7 +9,7 @@
 
 namespace mgpu::cpu {
 
-// A tree with eight children per node: each part of a float sum is rounded fewer times than if all were added in order.
+// Combines parts in a tree with eight children per node: a part of a float sum is rounded fewer times than in a chain.
 template <typename Operator>
 class Running {
   using State = typename Operator::State;

@@ -4,8 +4,8 @@
 
 namespace mgpu {
 
-// The multiprocessors of an H100 or H200. Work that makes float sums is divided for these, so that every device gives
-// the same bits. So is work that needs scratch memory, because a program may be lowered without a device.
+// The multiprocessors of an H200. Work that makes float sums is divided for this number, so that every device gives the
+// same bits. So is work that needs scratch memory, because a program may be lowered without a device.
 constexpr int64_t kReferenceMultiprocessors = 132;
 
 // The bytes of a cache line. Items have the same place in their lines in shared memory as in device memory: otherwise,

@@ -91,7 +91,7 @@ __device__ __forceinline__ unsigned lanes_of_same_bit(unsigned digit, int bit) {
   return lanes;
 }
 
-// The result is NaN if one of them is.
+// The result is NaN if a or b is.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float larger;

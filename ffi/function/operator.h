@@ -1,6 +1,6 @@
 // A compiled function as an operator of the kernels. `Function` has the structs of items in memory (Element), of
 // combined items (Item), and of results (Result). It has combine(a, b), and dead(), the result for an item past the
-// count. If kHasNeutral, it has neutral(), which changes no bit of the other state; otherwise it has nothing(), the
+// count. If kHasNeutral, it has neutral(), which changes no bit of an item combined with it; else it has nothing(), the
 // result over no items. If kLoads, load(element, position) makes an item from an element. If kFinishes, finish(item)
 // makes a result from an item; if kTakesNext, it is finish(item, element).
 #pragma once

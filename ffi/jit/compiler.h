@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace mgpu::cuda {
 
-// These are searched before the loader's folders.
+// Sets the folders in which NVRTC is looked for before the loader's folders.
 void set_compiler_folders(const std::vector<std::string>& folders);
 // Why NVRTC cannot be used; empty if it can.
 std::string compiler_problem();

@@ -22,7 +22,7 @@ constexpr size_t kMaxValues = 1 << 16;
 constexpr size_t kMaxOperands = 1024;
 constexpr size_t kMaxDepth = 64;
 constexpr int64_t kMaxScalars = 128;
-constexpr int64_t kMaxNumber = int64_t{1} << 40;  // the largest place, stride or step
+constexpr int64_t kMaxNumber = int64_t{1} << 40;  // the largest number, such as a stride
 
 // ---- Words of the language
 

@@ -1,4 +1,4 @@
-// Finds the compiled program of an eager call by its arguments (core/eager.py). Python takes several times as long.
+// Finds the compiled program of an eager call by its arguments (core/eager.py). Python code takes several times longer.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace mgpu {
 
 namespace nb = nanobind;
 
-// What JAX does with NumPy arrays of a type without `jax_enable_x64`; `WIDTHS` of core/eager.py has these numbers.
+// What JAX does without `jax_enable_x64` with NumPy arrays of a type; `WIDTHS` of core/eager.py has these numbers.
 enum class Width { kept, signed_narrowed, unsigned_narrowed, converted };
 
 // Whether all integers from `axis` on have the same value in the narrow type.

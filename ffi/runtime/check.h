@@ -34,7 +34,7 @@ inline std::string number_text(const void* data, DType dtype, int64_t index) {
 
 // The call has three operands: the argument [.., *]; for each problem a position, int32 [..], which is -1 if the
 // precondition holds; and the items at these positions [..]. `positions` and `values` are copies of the last two in
-// host memory. The error names the first broken position of the first such problem.
+// host memory. The error names the position of the first problem in which the precondition is broken.
 inline void throw_if_broken(const Call& call, const int32_t* positions, const void* values, std::string_view expected) {
   const int64_t problems = call.operands[1].size();
   for (int64_t problem = 0; problem < problems; ++problem) {

@@ -11,7 +11,7 @@ namespace mgpu {
 
 struct Traits;
 
-// Items live as long as the library.
+// Items of the lists in the table live as long as the library.
 template <typename Item>
 struct List {
   const Item* items = nullptr;
@@ -46,7 +46,7 @@ struct EnumerationEntry {
   List<const char*> values;
 };
 
-// The sizes of tiles along a dimension on both platforms, for tests of their edges.
+// The sizes of tiles under one name (TileSizes of signature.h), for tests at the edges of tiles.
 struct TileSizesEntry {
   const char* what;
   List<int64_t> sizes;

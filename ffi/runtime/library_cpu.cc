@@ -86,7 +86,7 @@ PlanEntry plan_of(const Call& call, const Traits& traits) {
           plan.passes,          plan.workspace,         workspace_bytes(call)};
 }
 
-// Arrays of such a call have no data.
+// The arrays of the call have no data.
 template <typename Ask>
 auto ask_of(const CallEntry& entry, Ask ask) {
   MapAttributes attributes;

@@ -1,5 +1,5 @@
-// The operations with kernels. Each has a CPU function, a CUDA function, the size of its CUDA workspace, and a
-// signature. The libraries make an FFI handler of each function, with the operation's name.
+// The operations with kernels. Each of MGPU_OPERATIONS has a CPU function, a CUDA function, the size of its CUDA
+// workspace, and a signature. The libraries make an FFI handler of each function, with the operation's name.
 #pragma once
 
 #include "runtime/call.h"

@@ -23,7 +23,7 @@ struct TileWork {
   // In a tile of more objects than this, each output searches for its object.
   static constexpr int kMaxMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
-  // In a tile of more objects than this, each output makes its own slot. One more slot is for the object `before`.
+  // The slots of a tile, one of them for the object `before`. If there are too few, each output makes its own slot.
   static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot) + 1;
 
   struct Shared {
@@ -93,7 +93,7 @@ struct TileWork {
     }
   }
 
-  // Like with_marks, with visit(mark_of, slot_at): slot_at(mark) is the Slot, or the mark itself if there are no slots.
+  // Like with_marks, with visit(mark_of, slot_at): slot_at(mark) is the Slot, or with NoSlot the mark itself.
   // slot_at is safe for outputs that belong to no object.
   template <typename SlotOf, typename Visit>
   __device__ void with_slots(SlotOf slot_of, Visit visit) const {

@@ -14,10 +14,10 @@ MGPU_HOST_DEVICE int log_group_lanes(const SegmentBounds& bounds, int items) {
   return log_lanes;
 }
 
-// Calls visit(segment, lanes, exists) once with the segments of all groups of a warp. Then it calls it with each
-// segment that is too long for its group, which has room for kItems items per lane; the whole warp takes such a
-// segment. In the first call, a group without a segment that fits has an empty one that does not exist. All lanes of
-// the warp call this.
+// A group has room for kItems items per lane. Calls visit(segment, lanes, exists) once for all groups of a warp, if any
+// segment fits its group; a group whose segment does not fit gets an empty one that does not exist. Then calls visit
+// with each segment that does not fit its group: the whole warp takes such a segment. All lanes of the warp call this
+// function.
 template <int kItems, typename Visit>
 __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool exists, int lanes, Visit visit) {
   const bool is_longer = segment.size > lanes * kItems;

@@ -29,8 +29,8 @@ __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code 
 }
 
 // The cursor after the first `diagonal` items of the merge: it searches the merge path in halving strides. The first
-// one, `stride`, is a power of two and at least half of the shorter run. If it is constant, shared addresses instead of
-// indices take 9 instructions per step instead of 17. The cursor lies within the runs even if keys are not sorted.
+// one, `stride`, is a power of two and at least half of the shorter run. If it is constant, a step takes 9 instructions
+// with shared addresses, and 17 with indices. The cursor lies within the runs even if keys are not sorted.
 template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
                                                      int stride, Less less) {
@@ -66,7 +66,7 @@ __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, 
 }
 
 // The smaller head goes first, A's among equals. Past the end of both runs, items seem to come from A, and positions
-// past its end are read.
+// past A's end are read.
 template <typename Word>
 struct MergeHeads {
   uint32_t a, a_end, b, b_end;

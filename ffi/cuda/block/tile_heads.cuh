@@ -9,7 +9,7 @@ namespace mgpu::cuda {
 template <int kThreads, int kItems>
 struct TileHeads {
   static constexpr int kTile = kThreads * kItems;
-  static constexpr int kWords = kTile / 32 + 2;  // one more to read past the end
+  static constexpr int kWords = kTile / 32 + 2;  // of_thread reads past the tile's words
   static constexpr int kWarps = kThreads / kWarp;
   static_assert(kItems <= 31 && kThreads % kWarp == 0);
 

@@ -23,7 +23,7 @@ struct TwoRuns {
 template <typename Word>
 constexpr int kChunkItems = kChunkBytes / sizeof(Word);
 
-// Each run has two partial chunks at its ends.
+// Each run may begin and end with a partial chunk.
 template <typename Word>
 constexpr int two_runs_room(int items) {
   return items + 4 * kChunkItems<Word>;

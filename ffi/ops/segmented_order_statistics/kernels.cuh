@@ -1,8 +1,8 @@
 // `sought` is a position in a sorted segment. The rank of a key is an unsigned word in the order of the keys
-// (key_order.h). A group of lanes sorts its segment in registers, or the warp does if it is too long for the group. For
-// a still longer segment, the warp halves an interval of ranks that contains the sought item, until it has at most 32
-// items to sort. Long segments are listed with their parts, and each pass over them finds one more digit of the ranks
-// of the sought items.
+// (key_order.h). A group of lanes sorts its segment in registers, or the warp does if the segment is too long for the
+// group. For a still longer segment, the warp halves an interval of ranks that contains the sought item, until at most
+// 32 items are in the interval, which the warp sorts. Long segments are listed with their parts, and each pass over
+// them finds one more digit of the ranks of the sought items.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -30,7 +30,7 @@ struct Task {
   SegmentedOrderStatisticsOperands::Scratch scratch;
   Order order;
 
-  // An empty segment begins at an item of its row, so that its first item can be read.
+  // An empty segment begins at 0, because load_group reads an item even then: the first of the row.
   __device__ RowSegment segment(int64_t i) const {
     const int64_t row = operands.rows == 1 ? 0 : i / operands.segments, number = i - row * operands.segments;
     const Range<int64_t> range = operands.segment(row, number);

@@ -14,9 +14,9 @@ struct SearchTree {
   static constexpr int kMaxLevels = 24;
   static constexpr int kTopBytes = 128 << 10;
   static constexpr int kSmallTopBytes = 32 << 10;
-  // A node of prefixes stands for the nodes of levels 1 and 2 between two neighbouring keys of level 3. It is as large
-  // as one of them. It has 16 words of 16 bits: a shift, and for each other sector, the bits of its first key from the
-  // shift on. The two keys agree in all bits above these. So a search reads a sector less.
+  // A node of prefixes stands for the nodes of levels 1 and 2 between two neighbouring keys of level 3, and is as large
+  // as one node. It has 16 words of 16 bits: a shift and, for each sector but the first, kPrefixBits bits of its first
+  // key, from the shift on. In all higher bits, the two keys agree. So a search reads one sector in place of two.
   static constexpr int kPrefixBits = 15;
   static constexpr int kPrefixLevel = 2;  // nodes of prefixes take the place of this level; level 1 is not made
 
@@ -29,7 +29,7 @@ struct SearchTree {
   int64_t rows = 0;
   void* keys = nullptr;  // scratch memory
 
-  // The keys of two sectors more than `top_bytes` has are allowed, because a row may begin within a sector.
+  // Allows the keys of two sectors beyond `top_bytes`, because a row may begin within a sector.
   static constexpr int max_top_keys(int key_width, int64_t top_bytes) {
     return static_cast<int>(top_bytes / key_width) + 2 * fanout(key_width);
   }

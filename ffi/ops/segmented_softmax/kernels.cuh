@@ -1,6 +1,6 @@
-// After the kernel list_heads (ops/scan), the first kernel finishes the segments that begin and end in a tile. For the
-// two segments that cross the tile's edges, it stores the maximum and the sum of each column. A second kernel joins
-// these along each segment, and a third one writes the rows of such segments, so that no tile waits for another.
+// After list_heads (ops/scan), normalize_tiles or differentiate_tiles finishes the segments that begin and end in one
+// tile. For the segments that cross a tile's edges, it stores the maximum and the sum of each column. join_parts joins
+// these along each segment, and close_tiles writes the rows of such segments, so that no tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -37,12 +37,12 @@ __device__ __forceinline__ Float least() {
   return sizeof(Float) == 4 ? Float(-0x1.fffffep127) : Float(-0x1.fffffffffffffp1023);
 }
 
-// The exponential of a difference from a maximum. Its error comes from the rounding of the difference.
+// The exponential of a difference from a maximum.
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
 __device__ __forceinline__ double power(double x) { return exp(x); }
 
-// A sum of exponentials is never so small or so large that the fast reciprocal is inexact. It is 0 if all items are
-// -inf.
+// A sum of exponentials is never so small or so large that the fast reciprocal is inexact. The sum is 0 if all items
+// are -inf.
 __device__ __forceinline__ float reciprocal(float sum) { return reciprocal_approximately(sum); }
 __device__ __forceinline__ double reciprocal(double sum) { return 1 / sum; }
 
@@ -447,7 +447,7 @@ struct Share {
 
 // Items are shifted by the maximum of their segment if kExact, else by that of their column of the tile, which takes
 // half the instructions. In the second case, if the sum of a segment is so small that it has lost precision, or is NaN,
-// it returns false and stores no results.
+// this function returns false and stores no results.
 template <bool kExact, bool kStaged, typename Element>
 __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;

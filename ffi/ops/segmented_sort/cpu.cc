@@ -1,5 +1,5 @@
-// Tiles on a fixed grid are sorted segment by segment, then runs of tiles are merged within each segment. Segments of
-// many tiles are first cut into buckets, which become segments of few tiles.
+// Tiles on a fixed grid are sorted segment by segment, then runs of tiles are merged within each segment. A segment
+// that would take two rounds of merging or more is first cut into buckets, which become separate segments.
 #include <algorithm>
 #include <vector>
 
@@ -54,7 +54,7 @@ class SortTiles {
     return rounds;
   }
 
-  // Sets the flag of each item of the tile that begins a segment, and the one after the last item.
+  // Sets the flag of each item of the tile that begins a segment, and one more flag, after that of the last item.
   [[gnu::noinline]] void flag_heads(int64_t tile, uint8_t* is_head) const {
     const Range<int64_t> range = tile_range(tile);
     std::fill_n(is_head, range.size(), uint8_t{0});
@@ -147,7 +147,7 @@ class SegmentedSort : SortTiles {
   }
 
  private:
-  // Segments of many tiles go to buckets in `to`, which are then separate segments.
+  // Distributes each segment that would take two rounds or more to buckets in `to`, which are then separate segments.
   void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
     for (const auto& segment : crossing) {
       const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;

@@ -1,4 +1,4 @@
-// This file merges whole rows; sort_segments.h sorts segments, digits.cu and row_digits.cu sort by digits.
+// Sorts whole rows by ranks and by merging. sort_segments.h sorts segments; digits.cu and row_digits.cu sort by digits.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"
@@ -145,7 +145,7 @@ const int* launch_measure_disorder(const Call& call, const SegmentedSortOperands
   return inversions;
 }
 
-// A block's work follows from its index, so tiles need no descriptors.
+// Sorts cells, then merges them in rounds; for nearly sorted rows, in phases.
 template <RowShape kShape, typename Order, typename Payload>
 void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;

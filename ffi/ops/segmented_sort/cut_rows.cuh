@@ -16,8 +16,8 @@ struct Phase {
   struct Counts {
     int tiles[kPhaseRounds];
     int groups;
-    int short_groups;  // listed backwards from the end of `groups`
-    int copies;        // whether a segment starts in the other buffer
+    int short_groups;  // listed backwards from the end of Phase::groups
+    int copies;        // whether any segment starts in buffers[1]
   };
 
   int64_t cell_width;
@@ -77,8 +77,8 @@ __device__ __forceinline__ int claim_places(int count, int* counter, int lane) {
   return __shfl_sync(kAll, base, kWarp - 1) + sum - count;
 }
 
-// Finds the cuts of a group of cells, and lists the segments between them. One warp has a group, and each half of it
-// has a lane per cell.
+// Finds the cuts of a group of cells, and lists the segments between them. One warp has a group, and each half of the
+// warp has a lane per cell.
 template <typename P>
 __global__ void __launch_bounds__(128)
     cut_cells(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(128)
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
   }
-  // All lanes together list the tiles of each segment in turn, because it may have all tiles of a row.
+  // All lanes together list the tiles of each segment in turn, because one segment may have all tiles of a row.
   for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
@@ -218,7 +218,7 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
   }
 }
 
-// Copies the segments whose rounds start in the other buffer to that buffer. In the last phase, items in place are
+// Copies the segments whose rounds start in buffers[1] to that buffer. In the last phase, items in place are
 // decoded to keys. Usually there is nothing to copy or decode, so few blocks run this kernel.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)

@@ -1,4 +1,4 @@
-// Finds the segment that reaches into each tile, and the most rounds of merging that any segment takes.
+// Finds the segment that holds each tile's first position, and the most rounds of merging that any segment takes.
 #pragma once
 
 #include "cuda/block/partition.cuh"

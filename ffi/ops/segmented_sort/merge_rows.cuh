@@ -167,8 +167,8 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
   }
 }
 
-// Splits a pair of runs at both edges of a tile, one warp per edge. A step of 32 probes takes one memory latency, and
-// four steps suffice.
+// Splits a pair of runs at both edges of a tile, one warp per edge.
+// A step of a search has 32 probes, which take one memory latency.
 template <typename P>
 __device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
                            int64_t (&splits)[2][kRuns]) {
@@ -201,7 +201,7 @@ struct MergedTile {
   const uint16_t* from;
 };
 
-// Puts sentinels after each run. Returns whether codes compare as words and, with payload, no code is the largest word.
+// Copies the tile's runs, and puts sentinels after each. Returns what take_codes gets as `plain`.
 template <typename P>
 __device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, Range<int64_t> written,
                                            MergeRowsShared<P>& shared, PlacedRuns& runs) {
@@ -360,7 +360,7 @@ __device__ __forceinline__ void store_codes(const P& problem, const RowMerge& me
   }
 }
 
-// The payload is in shared memory if it was copied there.
+// With kStaged, the payload has been copied to shared memory.
 template <typename P>
 __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& merge, const MergedTile<P>& merged,
                                               const PlacedRuns& placed, MergeRowsShared<P>& shared) {

@@ -35,7 +35,7 @@ __device__ void for_strided(int begin, int end, Visit visit) {
 }
 
 // Maps the place in shared memory of a piece's item, or of a chunk of `granule` items, to the position in device
-// memory. The map is in registers: shared memory would be read again after every copy.
+// memory. The map is in registers: in shared memory, it would be read again after every copy.
 struct PieceSource {
   int at[kRuns];
   int64_t from[kRuns];
@@ -52,7 +52,7 @@ struct PieceSource {
   }
 };
 
-// Each thread loads one code.
+// Loads the codes of the chunks across the segment's edges (MergePiece), at most one code per thread.
 template <typename Word>
 __device__ void load_edges(const MergePiece& piece, const Word* keys, Word* codes) {
   constexpr int kItems = kChunkBytes / sizeof(Word);
@@ -114,7 +114,7 @@ __device__ void store_tile(const Problem<Order, Payload>& problem, const MergePl
 }
 
 // The merges of two runs that make a tile in shared memory. On the first level, each piece merges runs 0 and 1, and
-// runs 2 and 3; on the second level, it merges the two results.
+// runs 2 and 3; on the second level, each piece merges the results of these two merges.
 struct TileMerges {
   const MergePiece (&pieces)[2];
   bool second_level;
@@ -157,7 +157,7 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
   const int run_items = runs.a_end - runs.a + runs.b_end - runs.b;
   const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), run_items), less);
   take_merged(codes, start, less, taken, from);
-  // From where another merge begins, the thread takes its outputs again.
+  // If another merge begins within the thread's outputs, the thread takes the outputs from there on again.
   for (int other = merges.end(merge); other < begin + kItems; other = merges.end(merge)) {
     merge = merges.at(other);
     MergeHeads<Word> heads(codes, merges.runs(merge));

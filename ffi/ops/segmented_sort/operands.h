@@ -8,8 +8,8 @@ namespace mgpu {
 
 struct Call;
 
-// kMerging sorts whole rows by merging, and segments by the fastest method. kNearlySorted merges, and makes use of
-// items that are in place. kPartitioning partitions by the highest `bits` bits, or more: items that share these bits
+// kMerging sorts whole rows without radix sorts, and segments by the fastest method. kNearlySorted prefers merges that
+// leave out items in place. kPartitioning partitions by the highest `bits` bits, or more: items that share these bits
 // may come in any order, but equal items keep their order.
 enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioning };
 

@@ -25,7 +25,7 @@ int64_t total(const Problem& problem) { return problem.segments.total(); }
 int64_t mean_segment(const Problem& problem) { return length(problem) / (problem.segments.heads_count + 1); }
 bool is_nearly_sorted(const Problem& problem) { return problem.method == SortMethod::kNearlySorted; }
 bool has_short_offsets(const Problem& problem) { return length(problem) < int64_t{1} << 30; }
-// Large cells of wide items are no faster than the kernels for segments.
+// Merging wide items in large cells is no faster than the kernels for segments.
 bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
 // ---- Segments. Sorting by digits costs each segment half a tile on average, which it does not fill, and 1 KB of
@@ -60,7 +60,8 @@ bool are_row_digits(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
   const bool is_long = length(problem) > kLongestByDigits / 2;
   if (places(problem) == 1) return length(problem) > 512 && total(problem) > int64_t{1} << (is_long ? 15 : 12);
-  // Merging is slower for 16-bit floats and, without payload, for 16-bit integers.
+  // In rows of at most 1024 items, merging is slower than digits only for 16-bit floats and, without payload, for
+  // 16-bit integers.
   if (length(problem) <= 1024) {
     const bool merges_slowly = width(problem) == 2 && (is_float(problem) || !has_payload(problem));
     return length(problem) > 512 && total(problem) >= int64_t{1} << 18 && merges_slowly;
@@ -99,7 +100,8 @@ bool has_fewest_comparisons(const Problem& problem) {
   return has_few_comparisons(problem) && (is_wide(problem) || comparisons(problem) <= int64_t{1} << 22);
 }
 
-// The kernels for segments take at least 20 us. Packing more than 2^20 items pays only if rows nearly fill their slots.
+// The kernels for segments take at least 20 us. Packing more than 2^20 items pays only for keys of at most 4 bytes, in
+// rows that fill three quarters of their slots.
 bool are_packed(const Problem& problem) {
   constexpr int64_t kNotMany = int64_t{1} << 20;
   if (rows(problem) == 1 || length(problem) < 64 || length(problem) > 512) return false;
@@ -107,8 +109,8 @@ bool are_packed(const Problem& problem) {
   return total(problem) <= kNotMany || 4 * length(problem) >= 3 * packed_slot(length(problem), kFewItemsShape);
 }
 
-// ---- Whole rows by digits. Merging takes a round for each doubling of a row beyond a cell; digits take the same
-// number of passes for any length.
+// ---- Whole rows by digits. Merging takes more rounds for longer rows; digits take the same number of passes for any
+// length.
 bool are_many_for_digits(const Problem& problem) {
   const int count = places(problem);
   const int least_items = count == 1 ? 17 : count == 2 ? 18 : count <= 4 ? 19 : has_payload(problem) ? 20 : 22;
@@ -131,7 +133,7 @@ bool fills(const Problem& problem, const RowShape& shape) {
 RowShape pairs(const Problem& problem) { return pairs_shape(width(problem), has_payload(problem)); }
 RowShape long_rows(const Problem& problem) { return row_shape(width(problem), has_payload(problem)); }
 
-// Small cells of wide items are faster only if the device holds all of them at once.
+// For wide items, small cells are faster than the kernels for segments only if the device holds all cells at once.
 bool has_few_items(const Problem& problem) {
   constexpr int64_t kFewWideItems = int64_t{1} << 20;
   const int64_t cell = kFewItemsShape.cell();
@@ -147,7 +149,7 @@ bool are_pairs(const Problem& problem) {
          fills(problem, pairs(problem));
 }
 int64_t pairs_bytes(const Problem& problem) { return row_shared_bytes(width(problem), has_payload(problem), true); }
-// For narrow keys with payload, and for keys with wide payload, the kernels for segments are as fast.
+// With payload, the kernels for segments are as fast, unless keys and payload have 4 bytes each.
 bool are_long_rows(const Problem& problem) {
   const bool is_slow = has_payload(problem) && (width(problem) != 4 || problem.payload_width != 4);
   return !is_nearly_sorted(problem) && !is_slow && fills(problem, long_rows(problem));
@@ -344,7 +346,7 @@ SortScratch SortPlan::layout(Workspace& workspace) const {
       int64_t merges = segments.rows * ceil_div<int64_t>(segments.length, shape.tile());
       if (variant_ != SortVariant::kLongRows) {
         const int64_t cells = segments.rows * ceil_div<int64_t>(segments.length, shape.cell());
-        merges += cells;  // segments share tiles
+        merges += cells;  // the last tile of each segment may be incomplete
         scratch.cuts = workspace.take<CellCut>(cells);
         scratch.groups = workspace.take<RunGroup>(cells);
         for (GroupTile*& tiles : scratch.group_tiles) tiles = workspace.take<GroupTile>(merges);

@@ -11,14 +11,14 @@ namespace mgpu {
 class Workspace;
 struct Traits;
 
-// ---- Segments: tiles that are sorted, then merged. Only sorts by a caller's function have keys of 16 bytes, whose
-// blocks fill the 64 KB of shared memory that the smallest devices grant.
+// ---- Segments: tiles that are sorted, then merged. Only sorts by a caller's function have keys of 16 bytes; with more
+// than 7 items per thread, their merges would exceed the 64 KB of shared memory that the smallest devices grant.
 constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
 // ---- Whole rows, without heads. Blocks of shape `sort` sort cells; blocks of shape `merge` merge tiles, which are a
-// cell or equal parts of one. A merging block has one thread more than its tile needs: each of the two merges of its
-// first level takes a whole number of threads.
+// cell or equal parts of one. A merging block has at least one thread more than its tile needs, because each of the two
+// merges of its first level takes a whole number of threads.
 struct RowShape {
   TileShape sort;
   TileShape merge;
@@ -30,16 +30,16 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
-// If all blocks run at once, a round takes as long as one block. A block that merges two runs takes less than half the
-// time of a block that merges four.
+// For few items (kPairs): all blocks run at once, so a round takes as long as one block. A block that merges two runs
+// takes less than half the time of a block that merges four.
 constexpr RowShape pairs_shape(int key_width, bool has_payload) {
   if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
   return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
 }
 // Rows that fit one such cell take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// Launches and memory latency take most of the time of a sort of few items. So in merges of its cells, each item finds
-// its own position: each lane of a merging warp has `merge.items` items.
+// When the cells of few items are merged, each item finds its own position.
+// Each lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
   const bool is_narrow = key_width < 4 && !(key_width == 2 && has_payload && !pairs);
@@ -55,7 +55,7 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
   return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
 }
 
-// For few rows, more threads with fewer items each gain nothing, because each warp has its own counts to add up.
+// Items per thread. With fewer, a row would have more warps, each of which has its own counts to add up.
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
@@ -63,8 +63,8 @@ constexpr int row_digit_threads(int64_t length) {
   while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
   return threads;
 }
-// The block holds the counters of the warps, and the row's items or, if digits are looked up, the positions and ranks
-// of its live items.
+// The block holds the counters of the warps, and an entry for each item. If digits are looked up (kRowRanks), an entry
+// is a position and a rank.
 constexpr int row_digit_bytes(int64_t length, int item_bytes, bool looks_up) {
   const int threads = row_digit_threads(length);
   const int items = looks_up ? static_cast<int>(ceil_div<int64_t>(length, threads)) : kRowDigitItems;
@@ -86,7 +86,7 @@ constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_item
   if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
   if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
   if (registers == 4) return {{512, 9}, 2};
-  // Longer tiles sort 2^26 pairs in 5.04 ms instead of 5.22, but 2^20 in 139 us instead of 131.
+  // With 13 items per thread, 2^26 pairs take 5.04 ms and 2^20 pairs 139 us; with 11, 5.22 ms and 131 us.
   return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
 // A pass holds the counters of its warps, the starts of digits, and a tile; the kernel that counts digits holds only
@@ -133,7 +133,7 @@ struct TileDescriptor {
   int64_t listed;
   int64_t first_tile;       // the tile in which the segment starts
   int rounds;               // the rounds that the segment takes, or kByDigits
-  int32_t is_left_out = 0;  // 1: the long segment in which this tile starts first overlaps others; it is not sorted
+  int32_t is_left_out = 0;  // 1: the first tile that starts in a long segment that overlaps others; it is not sorted
 
   MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
 };
@@ -190,7 +190,7 @@ struct DigitCounts {
   uint32_t* taken;
   DigitTotals* totals;
   void* starts;          // those of DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
-  int64_t zeroed_bytes;  // the bytes of the five arrays above, which are zeroed before the first kernel
+  int64_t zeroed_bytes;  // the bytes of the five arrays above, which are zeroed before they are used
   int64_t starts_bytes;
   void* sums;              // as wide as `starts`; the kernel that counts zeroes it
   uint32_t* passes;        // the passes of whole rows

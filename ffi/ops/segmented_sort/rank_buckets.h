@@ -21,7 +21,7 @@ class RankBuckets {
   static constexpr int kBins = 1 << 12;  // 32 KB of counters: sign, exponent and three more bits of a float
   // Smaller buckets are sorted no faster.
   static constexpr int64_t kMinKeys = 1 << 14;
-  // A task writes to all buckets in turn. There may be about twice as many.
+  // If some bins have many more keys than others, there may be about twice as many buckets.
   static constexpr int kBuckets = 256;
   static constexpr int kSamples = 1 << 10;
 
@@ -70,7 +70,7 @@ class RankBuckets {
     return {segment_.begin + segment_.size() * task / tasks, segment_.begin + segment_.size() * (task + 1) / tasks};
   }
 
-  // Replaces the tasks' counts of bins by their first places in buckets.
+  // Replaces each task's counts of bins by its first places in buckets. Returns the bucket of each bin.
   std::vector<uint16_t> join_bins(std::vector<std::vector<int64_t>>& next, std::vector<int64_t>& heads) const {
     const int64_t keys = std::max(kMinKeys, ceil_div<int64_t>(segment_.size(), kBuckets));
     std::vector<uint16_t> buckets(kBins);

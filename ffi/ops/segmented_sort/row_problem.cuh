@@ -4,8 +4,8 @@
 
 namespace mgpu::cuda::sorting {
 
-// The entries that are sorted: words whose unsigned order is the order of the keys. With payload, an entry ends with
-// its item's place, so all entries differ. Without payload, equal entries are identical, and may be taken in any order.
+// The entries that are sorted, as unsigned words. With payload, an entry is a rank (Order::rank) and the item's place,
+// so all entries differ. Without payload, it is a code: equal entries are identical, and may be taken in any order.
 template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;
@@ -28,7 +28,7 @@ struct Entries<Order, true> {
   __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
 };
 
-// One warp merges a group of runs of at most this many items. A block would wait at its barriers.
+// One warp merges a group of runs that have at most this many items in all.
 constexpr int kShortItems = 256;
 
 // A block's merge in a round gives outputs [first, first + size) of a group of runs. Positions are in the row.

@@ -394,8 +394,8 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
-  // This kernel starts when the last block of the previous one ends: earlier starts would load multiprocessors
-  // unevenly.
+  // Kernels that count or scatter do not call start_next_kernel, so a pass starts when the last block of the kernel
+  // before it ends: earlier starts would load multiprocessors unevenly.
   wait_for_last_kernel();
   if (problem.is_left_to_merging()) return;
   if constexpr (P::kListed) {

@@ -8,8 +8,8 @@
 
 namespace mgpu::cuda::sorting {
 
-// Sorts the words of a warp, kItems per lane, a power of two. It is not stable. A shuffle takes one cycle of shared
-// memory, an item of a merge by merge path about six.
+// Sorts the words of a warp. It is not stable.
+// Each lane has kItems words, a power of two.
 template <int kItems, typename Word>
 __device__ void warp_sort(Word (&words)[kItems]) {
   network_sort(words);

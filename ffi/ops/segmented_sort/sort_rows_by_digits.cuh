@@ -110,8 +110,8 @@ struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// The ranks of a row's keys in shared memory. Of 64 bits, the lower halves of all ranks come before the upper halves,
-// to avoid bank conflicts.
+// The ranks of a row's keys in shared memory. The lower halves of all 64-bit ranks come before the upper halves, to
+// avoid bank conflicts.
 template <typename Word>
 class RowRanks {
  public:
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
   const int64_t row = blockIdx.x, origin = row * problem.length;
   const int length = static_cast<int>(problem.length), live = static_cast<int>(problem.counts(row, problem.length));
 
-  // Here and at the end, all loads come before the first use. A short row skips the groups that it lacks.
+  // The loads of several groups come before the first use of any. A short row skips the groups that it lacks.
   Entry entries[kRowDigitItems];
   [[maybe_unused]] const RowRanks<typename P::Word> ranks(sorted + threads * groups, threads * groups);
   const auto read = [&](int begin, auto number, auto take) {

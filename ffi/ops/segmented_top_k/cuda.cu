@@ -8,7 +8,7 @@ namespace mgpu::cuda {
 
 namespace segment_top_k {
 
-// Groups have the fewest lanes with room for a segment of mean length.
+// For at most kTopKSteps results. Groups have as many lanes as plan.h says.
 template <int kChoice, typename Order>
 void find_short(const Call& call, const Task<Order>& task, cudaStream_t stream) {
   constexpr int kLanes = kTopKLanes[kChoice];
@@ -22,7 +22,7 @@ void find_short(const Call& call, const Task<Order>& task, cudaStream_t stream) 
   check_launch(call);
 }
 
-// Groups have the fewest lanes with room for a segment of mean length.
+// For more than kTopKSteps results, with groups of as many lanes as in find_short.
 template <typename Order>
 void sort_short(const Call& call, const Task<Order>& task, cudaStream_t stream) {
   const int log_lanes = log_group_lanes(task.operands, kTopKMeanItems);

@@ -7,7 +7,7 @@
 namespace mgpu {
 
 constexpr int kSegmentedTopKMaxK = 32;  // the most results that the kernels find: CUDA_MAX_SEGMENT_K in ranks.py
-constexpr int kTopKSteps = 8;           // each result takes a step, so for more results short segments are sorted
+constexpr int kTopKSteps = 8;           // each result takes a step; to find more results, items are sorted
 // A group has as few lanes as leave each at most kTopKMeanItems items of a segment of mean length, but no more than a
 // warp.
 constexpr int kTopKLanes[] = {1, 2, 4, 8, 16, 32};

@@ -90,9 +90,9 @@ struct SetKept {
   __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
 };
 
-// Blocks of one tile (blockIdx.y) share its items, if rows are wide. A warp lists the positions of 32 neighbouring
-// items at a time, which are consecutive in the list, so the lanes write without bank conflicts. With 32 registers per
-// thread, eight blocks fit a multiprocessor of 2,048 threads.
+// Blocks of one tile (blockIdx.y) share its items, if rows are wide.
+// A warp lists the positions of 32 neighbouring items at a time.
+// These are consecutive in the list, so the lanes write without bank conflicts.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];

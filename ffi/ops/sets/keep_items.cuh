@@ -105,8 +105,8 @@ __device__ void store_tile(const P& problem, const Plan& plan, const Order& orde
 }
 
 // Without a payload, a block stores a tile after it has published the count of its next tile. By then the preceding
-// tiles have published theirs, and the look-back need not wait. With a payload, memory for two tiles would leave room
-// for fewer blocks.
+// tiles have most often published their counts, so the look-back seldom waits. With a payload, memory for two tiles
+// would leave room for fewer blocks.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
     keep_items(const __grid_constant__ Problem<Order, Payload> problem) {

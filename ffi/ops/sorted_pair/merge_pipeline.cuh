@@ -150,7 +150,7 @@ struct PipelineTiles {
     return tile;
   }
 
-  // The pair is taken as a row.
+  // The merge of a pair's two runs, as that of operands of one row.
   __device__ MergeTiles<Order> tiles_of(int64_t row, const RunPair& pair) const {
     using Word = typename Order::Word;
     const SortedRows& rows = tiles.pair.a;
@@ -160,7 +160,7 @@ struct PipelineTiles {
   }
 
  private:
-  // `slots` counts those of the row.
+  // `slots` is the number of slots of the row or of its pair of runs.
   __device__ void set_items(PipelineTile& tile, int64_t i, const MergeTiles<Order>& merge_tiles, int64_t slots) const {
     const bool last = tile.begin + tile.size == slots;
     merge_tiles.set_items(tile, found.splits[i], last ? merge_tiles.pair.a.live(tile.row) : found.splits[i + 1]);
@@ -264,7 +264,7 @@ struct MergePipeline {
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;
 
-  // Four plans are in use: for the tile that is copied back, for the two tiles in stages, and for the next tile.
+  // Three plans are in use: of the tile that is copied back, of the tile that is merged, and of the next one.
   __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 
   template <typename Tiles, typename Load, typename Store>

@@ -171,7 +171,7 @@ __device__ __forceinline__ unsigned merge_matches(const MergeTile& tile, const K
   });
 }
 
-// These entries cannot be copied in bulk.
+// Stores what cannot be copied in bulk: before sm_90, or if indices have 64 bits.
 __device__ __forceinline__ void store_matches(const SortedMatchOperands::Side& side, const int32_t* index,
                                               const bool* match, int64_t first, int64_t count, int64_t base) {
   match += place_in_line(side.match, first);

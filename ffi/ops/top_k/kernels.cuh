@@ -130,7 +130,7 @@ class BlockBest {
 
   // Guesses a bound from a sample of a row, before anything is added, and returns whether it did. The bound is item
   // number `wanted` of the sorted sample, so about wanted * count / sample items of the row are within it. If fewer
-  // than k are, the guess was wrong. Each vector of the sample is at a random place in its part of the row, so that the
+  // than k are, the guess was wrong. Each pair of vectors is at a random place in its part of the row, so that the
   // sample does not match a period of the items.
   template <typename Row>
   __device__ bool guess(const Row& row, int64_t count, bool is_split) {

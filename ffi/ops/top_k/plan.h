@@ -14,7 +14,7 @@ struct TopKShape {
   constexpr int room() const { return kTopKMaxK + tile(); }
 };
 constexpr int kTopKThreads = 512;
-// If a multiprocessor has several blocks, one works while another waits.
+// For more than kTopKBlocks blocks per multiprocessor: more small blocks run at once, so one works while another waits.
 constexpr int kTopKManyThreads = 256;
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};

@@ -1,6 +1,6 @@
-// A few lanes of a warp have a row in registers. The k-th smallest of the lanes' best items is a bound: k lanes have an
-// item within it, so at least k items are within it, and few more. These items are listed in shared memory, and an
-// item's place in the result is the number of listed items before it.
+// A few lanes of a warp have a row in registers. At least k items are within a bound, and few more: if k is at most the
+// number of lanes, the bound is the k-th smallest of the lanes' best items, else it is found by halving. Items within
+// the bound are listed in shared memory, and an item's place in the result is the number of listed items before it.
 #pragma once
 
 #include "cuda/block/ranked_place.cuh"

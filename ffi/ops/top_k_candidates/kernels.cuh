@@ -246,7 +246,7 @@ __device__ __forceinline__ void for_each_marked(GroupList& places, uint32_t mark
   const int own = __popc(marks);
   const int up_to = sum_up_to(own);
   const int all = shuffle(up_to, kWarp - 1);
-  __syncwarp();  // the last use is over
+  __syncwarp();  // the lanes have read the places of the previous call
 #pragma unroll 1
   for (int to = up_to - own; marks != 0; marks &= marks - 1) {
     places[to++] = static_cast<uint16_t>(lane * kWarp + __ffs(static_cast<int>(marks)) - 1);
