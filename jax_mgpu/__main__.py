@@ -46,7 +46,7 @@ class Ragged(NamedTuple):
 
 
 class InputError(Exception):
-    """A file that cannot be used, in one line."""
+    """Says in one line why a file cannot be used."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -195,7 +195,7 @@ def read(file: pathlib.Path | None) -> Ragged:
 
 
 def library_lines() -> Iterable[str]:
-    """Yields up to MAX_LINES lines of the standard library's files, by name."""
+    """Yields the first MAX_LINES lines of the standard library's files, in the order of their names."""
     remaining = MAX_LINES
     for path in sorted(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.py")):
         if "site-packages" in path.parts or remaining <= 0 or not path.is_file():  # a broken link is no file

@@ -192,7 +192,8 @@ def median(call: Call) -> Any:
     return _selection(call, 0.5, "midpoint", ("a", "axis", "keepdims")) or call.with_kernels()
 
 
-# A selection reads a row a few times; a sort is faster for fewer items or more quantiles.
+# A selection reads a row a few times; a sort is faster for rows of fewer than SELECTED_ROW items, or for more than
+# SELECTED quantiles.
 SELECTED_ROW, SELECTED = 1024, 3
 
 
@@ -249,7 +250,7 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
 
 
 def _summed(call: Call) -> int:
-    """Returns the number of items; a sixteenth of it along all axes but the last, for which XLA:GPU has a kernel."""
+    """Returns the number of items; a sixteenth of it along axes before the last, which XLA:GPU sums by a kernel."""
     is_last = call.axis is None or call.axis in (-1, call.a.ndim - 1)
     return item_count(call.a) // (1 if is_last else 16)
 
@@ -788,7 +789,7 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# For at most so many test elements, comparing all pairs is faster.
+# For at most this many test elements, JAX's comparison of all pairs is faster than a search.
 FEW_TESTS = 128
 
 
@@ -798,7 +799,7 @@ def _pairs(call: Call) -> int:
 
 @like(_jnp.isin, "element", "test_elements", min_items=2**20, min_items_on_gpu=2**24, measure=_pairs)
 def isin(call: Call) -> Any:
-    """`jax.numpy.isin`, by a search; JAX compares all pairs unless it is told otherwise.
+    """`jax.numpy.isin`, by a search; JAX compares all pairs unless `method` says otherwise.
 
     Example:
       >>> import jax_mgpu.numpy as jnp

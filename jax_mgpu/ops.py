@@ -64,7 +64,7 @@ def _freely_added(call: Call) -> int:
     return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
 
 
-SMALL, PER_SEGMENT = 2**17, 32  # for fewer items, XLA's scatter, one kernel, is faster on a GPU
+SMALL, PER_SEGMENT = 2**17, 32  # for fewer items, or fewer per segment, XLA's scatter is faster on a GPU
 
 
 def _added(call: Call) -> int:
@@ -202,7 +202,7 @@ def segment_normalize(
       num_segments: see `segment_mean`.
       indices_are_sorted: see `segment_mean`.
       unique_indices: see `segment_mean`.
-      eps: the smallest variance.
+      eps: the least variance; smaller ones count as this.
 
     Returns:
       An array of the shape of `data`.

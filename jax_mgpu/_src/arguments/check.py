@@ -54,7 +54,8 @@ def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None)
     """Returns an argument as an array.
 
     Without `jax_enable_x64`, integers that do not fit 32 bits are an error. With `limit`, they are positions, and one
-    that does not fit becomes another one beyond `limit`: operations treat these alike.
+    that does not fit is replaced by one that does: operations treat all negative positions alike, and all beyond
+    `limit`.
     """
     return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
 

@@ -82,7 +82,7 @@ def split_segments(
     argument: str = "count",
     **others: object,
 ) -> tuple[ArrayLike, ArrayLike | None, Count]:
-    """Returns heads, ends and count; a `Segments` as `heads` gives all three, and then the others must be None."""
+    """Returns heads, ends and count. A `Segments` as `heads` gives heads and ends; all other arguments must be None."""
     if not isinstance(heads, Ranges):
         return heads, ends, count
     for name, given in {"ends": ends, argument: count, **others}.items():

@@ -144,7 +144,7 @@ class Columns:
         return [x.dtype.itemsize for x in self.arrays] == [4, 4]
 
     def two_keys(self) -> tuple[SortKey, SortKey]:
-        """Returns two columns of 32 bits, or integers of 65 to 128 bits as a high and a low key."""
+        """Returns a high and a low key for two columns of 32 bits, or for integers of 65 to 128 bits in all."""
         if self.are_two_words:
             return self.part(0, 1).key(), self.part(1, 2).key()
         high, low = (SortKey(code, False, bits) for code, bits in zip(self.codes(), self.code_bits, strict=True))
@@ -157,8 +157,8 @@ class Columns:
     def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
         """Returns where to cut the columns into parts that kernels sort by, one after the other.
 
-        `travel` tells whether kernels can move these keys. The first part has as few columns as that allows, but all
-        leading integers that fit 32 bits together. The list is empty if the columns cannot be cut.
+        `travel` tells whether kernels can move these keys. The first part has as few columns as `travel` allows, but
+        all leading integers that fit 32 bits together. The list is empty if the columns cannot be cut.
         """
         n = len(self.arrays)
         for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):

@@ -74,8 +74,8 @@ def align(
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape, moved along with a.
       b_values: a pytree of arrays with leading axis `n_b`, moved along with b.
       axis_name: a mesh axis, or a tuple of axes, within `jax.shard_map`.
-      descending: a and b are sorted in the reverse order. A tuple of bools gives a direction for each column; only
-        `merge` accepts results with these.
+      descending: a and b are sorted in the reverse order. A tuple of bools gives a direction for each column. Functions
+        of the result need the same `descending`, which `sorted_search` does not have.
       a_count: the number of live items of a on this device, an integer scalar (default `n_a`).
       b_count: the number of live items of b (default `n_b`).
 

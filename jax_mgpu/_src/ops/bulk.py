@@ -138,7 +138,7 @@ def bulk_insert(
 
 
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
-    """Returns the live items of x, which indices are in range, the starts of objects, and the live results.
+    """Returns the number of live items of x, which indices are in range, objects' starts, and the number of results.
 
     `drift` is 1 for an insertion and -1 for a removal: an index moves later items by that. Object `j` of the
     load-balancing search is inserted value `j` and the items up to the next one, or the items between removed items `j`

@@ -1,8 +1,8 @@
-"""Rows by index: the only gather of the library whose indices may repeat.
+"""Rows by index, with a derivative that adds up rows which are taken several times.
 
-The transpose of JAX's own gather is a scatter that adds in the table's type: in bfloat16, a sum of ones stops at 256,
-and on a GPU atomic additions may give other bits in each run. The transpose of this primitive adds rows as
-`reduce_by_id` does.
+The transpose of JAX's gather is a scatter that adds in the table's type: in bfloat16, a sum of ones stops at 256, and
+on a GPU atomic additions may give other bits in each run. The transpose of this primitive adds rows as `reduce_by_id`
+does.
 """
 
 from __future__ import annotations

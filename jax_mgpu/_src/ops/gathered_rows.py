@@ -1,8 +1,8 @@
 """`segmented_reduce` of gathered or weighted rows, as in pooled embeddings.
 
-Sums, and other operators without positions, are one operation over the table: kernels read, weight and combine rows at
-once. Its derivatives are sums by row for the table, and dots of rows for the weights. Other operators gather rows
-first. Indices outside of the table are dropped.
+The operators in `DIRECT` are one operation over the table: kernels read, weight and combine rows at once. Its
+derivatives are sums by row for the table, and dots of rows for the weights. All other operators gather rows first.
+Indices outside of the table are dropped.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _weights(weights: ArrayLike) -> jax.Array:
 
 
 def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
-    """Converts an array to the type of its products with weights. A later check reports types without products."""
+    """Converts an array to the type of its products with weights. Later checks refuse other types."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
     return x.astype(jnp.result_type(x, weights)) if is_number else x
@@ -207,7 +207,7 @@ def _reduce_kept(
     ends: ArrayLike | None,
     count: Count,
 ) -> Any:
-    """`reduce_gathered` of rows gathered first, without dropped ones."""
+    """Gathers the rows of all entries but dropped ones, and reduces them by `reduce`."""
     op, item_map = asked.op, asked.map
     x = _table(x) if item_map is None and not callable(op) else x
     leaves, structure = flatten(x)
@@ -250,7 +250,7 @@ def _reduce_kept(
 
 
 def _kept(keep: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns kept positions, their number, and the number of kept ones before each."""
+    """Returns kept positions, their number, and a function that counts the kept positions before given ones."""
     n = keep.shape[0]
     dtype = index_dtype(NAME, "indices", n)
     none = {"x": np.zeros((0, 1), np.int32), "fill_value": np.zeros((1,), np.int32)}

@@ -1,7 +1,7 @@
 """Groups and ranks of keys in any order, by sorts, scans and reductions; and shifts within segments.
 
-Groups and ranks are computed in sorted order. Then results for rows move back to the rows, and positions become those
-in the caller's arrays.
+Groups and ranks are computed in sorted order. Then results for rows move back to the rows, and positions among sorted
+rows become positions in the caller's arrays.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def group_by(
 
     Returns:
       `Grouped`: each key once, in order, its combined values, and the number of keys, which can exceed `size`. Slots
-      past it hold 0, or -1 for indices. The index of an extremum is a position in the given values.
+      past the number of keys hold 0, or -1 for indices. The index of an extremum is a position in the given values or,
+      over a mesh axis, in the global array.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -135,11 +136,11 @@ def group_by(
 
     Without `dtype`, a mean, variance or median of integers is a float of 32 bits, or of 64 for 64-bit integers. Rows of
     a key are combined in input order. A call takes the time of a sort of the keys and, per value, of a segmented
-    reduction and a gather, unless the value moves with the keys as in `sort`. `"nunique"` and `"median"` sort once
-    more. A GPU combines 2^23 rows or more in tables, and sorts only the groups, if `size` is at most 1,398,101 and at
-    most about a hundredth of the number of rows, if keys are integers of up to 64 bits in all, and if operators are
-    sums of integers, extrema, counts, `"any"` and `"all"`, with results of up to 32 bits. With many more groups than
-    `size`, it then sorts the rows too.
+    reduction, and of a gather unless the value moves with the keys as in `sort`. `"nunique"` sorts once more;
+    `"median"` selects as `segmented_quantile` does. A GPU combines 2^23 rows or more (fewer than 2^31) in tables, and
+    sorts only the groups, if `size` is at most 1,398,101 and at most a 96th of the number of rows, if keys are integers
+    of up to 64 bits in all, and if the operators are sums of integers, minima, maxima, counts, `"any"` and `"all"` of
+    vectors, with results of up to 32 bits. If there are too many groups for the tables, it sorts the rows too.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -199,7 +200,7 @@ def _groups_of_one_device(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Groups on a GPU by tables, if all groups find room there; derivatives sort the rows."""
+    """Groups by tables on a GPU if all groups find room there, else by a sort of the rows, as derivatives do."""
     table = table_for(keys, leaves, size)
     # JAX keeps these functions, so they must hold no arrays.
     form = keys.replaced([]) if isinstance(keys, Columns) else None
@@ -240,7 +241,7 @@ def _groups_of_one_device(
 
 
 def _as_words(asked: Combination, leaves: list[jax.Array], names: list[str]) -> list[tuple[Leaf, Any, Words]] | None:
-    """Returns, for each value, how its operator combines it, the type of results, and how it becomes words; or None."""
+    """Returns how each value is combined, the type of results, and how it becomes words; None if one cannot."""
     columns = []
     for x, operator in zip(leaves, names, strict=True):
         leaf, dtype = leaf_of_group(asked, x, operator)
@@ -259,7 +260,7 @@ def sorted_groups(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array, jax.Array]:
-    """Returns the groups of a sort of the rows: keys, the results of each value, their number, and their first rows."""
+    """Sorts the rows; returns the groups' keys, each value's results, the number of groups, and their first rows."""
     name = asked.name
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
@@ -401,7 +402,7 @@ def rank(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or method is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    A call takes the time of a sort with indices, two scans and a scatter.
+    A call takes the time of a sort with indices, up to three scans, and a scatter.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

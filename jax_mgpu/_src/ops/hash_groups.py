@@ -1,7 +1,7 @@
 """Groups of many rows by few keys: a GPU combines rows in tables of hashed keys, without sorting them.
 
-Groups come out in any order, so the groups alone are sorted. States are integers of 32 bits, whose sums and extrema do
-not depend on the rows' order.
+Groups come out in any order, so the groups alone are sorted. The state of a group is an integer of 32 bits per value, a
+sum or an extremum, which does not depend on the rows' order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jax_mgpu._src.keys.columns import Columns, columns_of
 from jax_mgpu._src.ops.reduce import _run_heads, _segmented_reduce
 from jax_mgpu._src.ops.sort import Sort
 
-# kGroupEntries of ffi/ops/hash_groups/plan.h. Some of a table's entries should stay empty.
+# The entries of a block's table: kGroupEntries of ffi/ops/hash_groups/plan.h. Some should stay empty.
 BLOCK_ENTRIES: int = cpu_library.tile_sizes()["group_entries"][0]
 # A table in device memory is faster than a sort for at least LEAST_ROWS rows, and ENTRY_ROWS rows per entry; it has at
 # least LEAST_ENTRIES entries. For more than MOST_GROUPS groups, the tables of blocks would be too small.
@@ -60,7 +60,7 @@ class Words(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The table in device memory: its entries, and whether rows are partitioned first."""
+    """The table in device memory: the number of its entries, and whether rows are partitioned first."""
 
     entries: int
     bucketed: bool

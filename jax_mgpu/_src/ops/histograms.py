@@ -126,8 +126,9 @@ def histogram(
       ValueError: an argument's shape is not one of the above, or the range is not finite or descends; 2^31 items or
         more without `jax_enable_x64`.
 
-    Time is O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, that of a sort. The range of the items
-    takes two more passes, and weights take the time of `bincount`. Results are linear in `weights`.
+    Time is O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, that of a sort. A number of bins
+    without `range` takes two more passes. With `weights`, a call takes the time of `search` and `bincount`. Results are
+    linear in `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -224,7 +225,7 @@ def _inside(ids: jax.Array, length: int) -> jax.Array:
 
 
 class _CountBins(Operation):
-    """Counts of items in bins. CUDA has kernels for as many edges as fit a block's shared memory."""
+    """Counts of items in bins. CUDA's kernels take ids, or as many edges as fit a block's shared memory."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""

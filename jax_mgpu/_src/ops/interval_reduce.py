@@ -47,7 +47,7 @@ from jax_mgpu._src.ops.sorted_search import _search
 
 __all__ = ["interval_reduce"]
 
-LEVELS = 4  # a block of 16 items is halved 4 times; each level has a table of all items, and there are two more
+LEVELS = 4  # a block of 16 items is halved 4 times; each level has a table of all items, and there are two more tables
 
 
 @jit_eager("op", "map", "dtype")

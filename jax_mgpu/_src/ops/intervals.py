@@ -38,8 +38,8 @@ from jax_mgpu._src.ops.sort import Sort
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
-# From so many elements on, the kernel that adds intervals is faster than a sum by id, even if elements are in many
-# intervals.
+# From this many elements of the result on, the kernel that adds intervals is faster than a sum by id, even if each
+# element is in many intervals.
 MANY_ELEMENTS = 1 << 14
 
 
@@ -230,8 +230,8 @@ def interval_move(
       into: `[k, …]`, of the dtype of `x`: the rows of the result outside of all intervals. Its buffer is reused when it
         is donated.
       total: the sum of the lengths, an integer scalar (default `k`); no more than max(n, k) rows are moved.
-      axis_name: see `interval_gather`. Starts are positions in both global arrays; intervals must not overlap in
-        `into`.
+      axis_name: see `interval_gather`. `gather_starts` are positions in the global array of `x`, `scatter_starts` in
+        that of `into`, where intervals must not overlap.
 
     Returns:
       `[k, …]`: row `scatter_starts[i] + r` is `x[gather_starts[i] + r]`; rows from or to positions outside are dropped.
@@ -329,7 +329,7 @@ def _gather_fallback(
 
 
 def _moved_items(x: Aval, into: Aval, gathers: int) -> int:
-    """Returns the largest number of work items of a move, by the rule of its handlers."""
+    """Returns the largest number of work items of a move, as the kernels count them."""
     return max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
 
 
@@ -441,7 +441,7 @@ def _add_runs(rows: jax.Array, heads: jax.Array, live: jax.Array) -> jax.Array:
 def _add_intervals(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, count: int, disjoint: int
 ) -> jax.Array:
-    """Scatters rows to intervals of zeros; adds where intervals overlap."""
+    """Scatters rows to intervals of an array of zeros; adds where intervals overlap."""
     size, objects = rows.shape[0], starts.shape[0]
     if disjoint or objects == 0 or count == 0:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
@@ -479,7 +479,8 @@ def _add_intervals(
 
         return cond(_are_ordered(begins, sizes, most), when_sorted, add_by_id, rows)
 
-    # A thread adds the items of a row one after the other, so it takes many long rows to occupy all threads.
+    # A thread adds all items of one element. If elements are few, most threads would wait for an element that is in
+    # many intervals.
     most = 64 if count * rows.shape[1] < MANY_ELEMENTS else max(64, 2 * -(-size // count))
     return cond(_are_ordered(starts, lengths, most), in_order, in_any_order, rows)
 
@@ -535,7 +536,7 @@ gather_rows = _IntervalOperation(
 def_filled_jvp(gather_rows, "x")
 gather_rows.def_transpose("x", _gather_transpose)
 
-# `gathers`: 0 if rows are consecutive, and gather_starts is absent. `adds`: rows of floats are added to those of
+# `gathers`: False if rows are consecutive, and `gather_starts` is absent. `adds`: rows of floats are added to those of
 # `into`; the intervals' begins and ends then ascend.
 _move = _IntervalOperation(
     "interval_move",

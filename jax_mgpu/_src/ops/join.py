@@ -149,7 +149,8 @@ def join(
         have up to 64 bits in all. Each device gets an equal share of the result's rows; one row of a may have its rows
         on several devices. Indices are positions in the global arrays; `size` and the number are the device's own.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device. Each
-        device gets the rows that its own rows of a make, so nothing moves, unless kind is right or outer.
+        device gets the rows of the result that its own rows of a make. If kind is right or outer, it gets an equal
+        share instead, and rows of the result move.
 
     Returns: A `JoinResult`: int32 indices (int64 for an input of 2^31 items or more), -1 past the count. `count` is
       int64 if the product of the lengths plus their sum reaches 2^31 and `jax_enable_x64` is on; without it, a count
@@ -163,9 +164,10 @@ def join(
     Time is O(n_a + n_b + rows), however partners are distributed: a walk along the merge path (Odeh, Green, Mwassi,
     Shmueli, Birk, 2012) finds the partners, a scan of their numbers gives the places of rows, and blocks write equal
     parts of the output (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys in any order add
-    two sorts with indices, and a sort of the rows; kinds semi and anti add two searches and a scan. On a GPU, inner and
-    left joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, partition both sides by half of the digits
-    instead of sorting them, unless keys of b are very frequent.
+    two sorts with indices, and a sort or a scatter that restores the order of a. Kinds semi and anti take two searches,
+    a scatter and a selection instead of the walk. On a GPU, inner and left joins of unsorted keys of 17 to 32 bits in
+    all, with at least 2^23 rows of a, partition both sides into buckets instead of sorting them, unless keys of b are
+    very frequent.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -247,9 +249,9 @@ def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool
 def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
     """Joins keys in any order.
 
-    Rows of long tables are found in the order of keys, then sorted. An H200 joins two tables of 2^26 rows into 2^25 in
-    2.0 ms; bringing partners back to all rows of a took 6.2 ms. With too little room, the sort would not keep the first
-    rows, so `_expanded` joins instead.
+    Pairs of rows of long tables are found in the order of keys, then sorted by a's row, which takes a GPU less time
+    than to bring the partners back to all rows of a. If `size` is too small for all pairs, the sort would not keep the
+    first ones, so `_expanded` joins instead.
     """
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     if not is_long_permutation(n_a) or not found.null_equal or size > 2 * (n_a + n_b):
@@ -401,8 +403,8 @@ def join_columns(
       TypeError: the indices are not integers.
       ValueError: an argument's shape is not one of the above.
 
-    Gradients flow to the columns. A call takes the time of the gathers. If the columns are sorted, the gathers read a's
-    side in order, and b's side in order for each row of a.
+    Gradients flow to the columns. A call takes the time of the gathers. If both tables are in the order of their keys,
+    the gathers read a's side in order, and b's side in order for each row of a.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

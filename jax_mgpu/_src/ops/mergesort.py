@@ -213,8 +213,9 @@ def locality_sort(
     On a GPU, blocks sort cells of 8,192 or 16,384 keys. Rounds merge neighbouring cells, or runs of cells, only where
     their keys overlap. So keys at most k places from their sorted position take O(n log k). From 2^19 keys of 32 bits
     or 2^22 keys of 64 bits on, keys are sorted by digits as in `sort` if samples show that many are far from their
-    places. The gain is for more than 2^18 keys of 32 or 64 bits without values, or of 32 bits with values or indices of
-    4 bytes. Other calls, and all calls on a CPU, take about as long as `sort`. Scratch memory is that of `mergesort`.
+    places. It can be faster than `sort` for more than 2^18 keys of 32 or 64 bits without values, or of 32 bits with
+    values or indices of 4 bytes. Other calls, and all calls on a CPU, take about as long as `sort`. Scratch memory is
+    that of `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -106,7 +106,7 @@ def quantiles(
 
 
 class _SegmentedOrderStatistics(Operation):
-    """A selection in each segment. For many ranks, or few items in long segments, a sort is faster."""
+    """A selection in each segment."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether a sort is faster: for many ranks of a segment or of one array, or few items in long segments."""
@@ -170,7 +170,7 @@ _segmented_order_statistics.def_jvp(_segmented_jvp)
 
 
 class _OrderStatistics(Operation):
-    """A selection of items at some ranks. CUDA sorts short rows."""
+    """A selection of items at some ranks."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether a sort is faster: for many ranks of a row or of one array, or for short or few rows."""
@@ -184,7 +184,7 @@ class _OrderStatistics(Operation):
 
 
 CUDA_MAX_RANKS = 7  # kMaxRanks of ffi/ops/order_statistics/plan.h
-CUDA_MAX_SORTED = 2**20  # a sort of so few items beats the passes that count digits
+CUDA_MAX_SORTED = 2**20  # a sort of at most this many items beats the passes that count digits
 CUDA_MIN_COUNTED_ROW = 2**14
 
 
@@ -218,7 +218,8 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# At most so much of a rank counts as rounding of q; without a bound, it could be whole ranks in a long segment.
+# The largest part of a rank that counts as rounding of q. Without this bound, it could be whole ranks in a long
+# segment.
 MAX_ERROR = 2**-10
 
 
@@ -246,8 +247,8 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 
     A rank of a long segment has more digits than a float32, so it is computed in parts: with q = k / 4096 + r and the
     last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
-    never takes it past the rank of (k + 1) / 4096, so ranks increase with q. A rank counts as whole if only the
-    rounding of q, in its given type, makes the difference. So 0.7 of 11 items is the item of rank 7, without its
+    never takes it past the rank of (k + 1) / 4096, so ranks increase with q. A rank counts as whole if the rounding of
+    q, in its given type, explains the distance to a whole number. So 0.7 of 11 items is the item of rank 7, without its
     neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
@@ -278,8 +279,8 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     return lower, upper, weight, error
 
 
-# The ranks of the items below and above the middle, and of the last one: of so many items fewer, halved so many times.
-# One formula gives all three, because XLA:CPU compiles a choice more slowly.
+# The ranks of the items below and above the middle, and of the last one, are `(number - FEWER) >> HALVINGS`. XLA:CPU
+# compiles this one formula faster than a choice among three.
 FEWER, HALVINGS = np.array([1, 0, 1]), np.array([1, 1, 0])
 
 
@@ -326,8 +327,8 @@ def median(x: jax.Array, count: jax.Array) -> jax.Array:
 def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
     """`below + weight * (above - below)` for weights in [0, 1), non-decreasing in the weight.
 
-    It is between the two, and equals them if they are equal. It starts from the one nearer to 0, whose digits matter.
-    If their signs differ, the difference may overflow: then each of the two has its share.
+    It is between the two, and equals them if they are equal. The sum starts from the one nearer to 0, to keep its low
+    digits. If their signs differ, the difference may overflow: then each of the two has its share.
     """
     falls, rest = below < 0, 1 - weight
     is_inner = (falls == (above < 0)) & jnp.isfinite(above - below)

@@ -95,8 +95,8 @@ class Ragged:
     Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry per row,
     or a scalar. Different rows are an error: outside of `jit` always, within `jit` under `checks()`.
 
-    Outside of `jit`, `ragged[i]` is row i, and a loop goes over the rows. `ragged[a:b]`, an array of indices and a mask
-    give these rows as a Ragged.
+    Outside of `jit`, `ragged[i]` is row i, and a loop goes over the rows. `ragged[a:b]`, `ragged[indices]` and
+    `ragged[mask]` are a Ragged of the selected rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -312,7 +312,8 @@ class Ragged:
     def __getitem__(self, index: Any) -> Any:
         """Row `i` (not within `jit`), or the rows of a slice, of an array of indices or of a mask, as a Ragged.
 
-        Within `jit`, the result has room for as many items as this Ragged. Repeated rows may need more: see `take`.
+        Within `jit`, a mask must not be traced, and the result has room for as many items as this Ragged. Repeated rows
+        may need more: see `take`.
         """
         name = "Ragged[]"
         if isinstance(index, jax.core.Tracer):

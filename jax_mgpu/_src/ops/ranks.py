@@ -96,9 +96,9 @@ def top_k(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Derivatives go to the selected items. If `k` is at most a quarter of `n`, time is O(n + k log k) on random input, in
-    one pass over memory; on CUDA, more than 2,048 items are then sorted by a second operation. CUDA also needs one pass
-    for any `k` up to 64 if `n` is at most 2,048, as in a batch that `vmap` makes. In all other cases, the items are
-    sorted.
+    one pass over memory; on CUDA, for `k` above 2,048, a second operation sorts the candidates of the first. CUDA also
+    needs one pass for any `k` up to 64 if `n` is at most 2,048, as in a batch that `vmap` makes. In all other cases,
+    the items are sorted.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -150,8 +150,8 @@ def segmented_top_k(
       ValueError: as `top_k`.
 
     Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments. Over a
-    mesh axis, it is the time of a sort, and so it is on CUDA for `k` above 32, or above 8 in segments of more than 256
-    items on average.
+    mesh axis, and on CUDA for `k` above 32, or above 8 if segments have more than 256 items on average, a call takes
+    the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -191,13 +191,10 @@ def _sort_first(
 
 
 class _TopK(Operation):
-    """A selection. CUDA sorts where that is faster."""
+    """A selection of the first items."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or large for the short rows of a batch, or 1.
-
-        A reduction finds a single item.
-        """
+        """Whether plain JAX is faster: by a sort for a large k or many short rows, or by a reduction for one item."""
         n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
         if platform == "cuda" and _is_short(n, k):
             return False
@@ -279,17 +276,16 @@ def _def_jvp(operation: Operation) -> None:
     operation.def_jvp(jvp)
 
 
-# A selection beats a sort if it leaves out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth
-# of a sort's time.
+# A selection is faster than a sort if k is at most n // SELECTED_PART.
 SELECTED_PART = 4
 CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
 CUDA_MIN_ROW = 2048  # a block selects from one row or a part of it, but sorts several shorter rows
 CUDA_FEW_ITEMS = 2**16  # with more items in short rows, a block sorts several rows
-CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row
+CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects up to 64 items of a row of at most 2,048
 
 
 def _is_short(n: int, k: int) -> bool:
-    """Whether CUDA has kernels that are faster than a sort for rows of this length, for any such k."""
+    """Whether CUDA's kernels select k items from rows of n faster than a sort does."""
     return n <= CUDA_SHORT_ROW and k <= CUDA_SHORT_FIRST
 
 
@@ -330,10 +326,10 @@ _def_jvp(_select_first)
 
 
 class _SegmentedTopK(Operation):
-    """A selection in each segment. For a large k, or many items of long segments, a sort is faster on CUDA."""
+    """A selection in each segment."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or for segments of this mean length."""
+        """Whether a sort of the segments is faster: for a large k, and for a smaller one if segments are long."""
         k: int = attributes["k"]
         if platform != "cuda":  # on other platforms, an exported program may not know the number of items
             return False
@@ -342,8 +338,8 @@ class _SegmentedTopK(Operation):
 
 
 CUDA_MAX_SEGMENT_K = 32  # kSegmentedTopKMaxK of ffi/ops/segmented_top_k/plan.h
-CUDA_MAX_STEPS = 8  # kTopKSteps in the same file: the kernels sort short segments for more items
-CUDA_SORTED_SEGMENT = 256
+CUDA_MAX_STEPS = 8  # the largest k in long segments: kTopKSteps of ffi/ops/segmented_top_k/plan.h
+CUDA_SORTED_SEGMENT = 256  # segments of a larger mean length are long
 
 
 def _first_of_segments_shapes(x: Aval, begins: Aval, *, k: int) -> Sequence[Any]:
@@ -402,9 +398,9 @@ def quantile(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory; with
-    a derivative, over a mesh axis, and on CUDA for more than three quantiles, rows of fewer than 2^14 items or at most
-    2^20 items in all, it is that of a sort.
+    Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory. With a
+    derivative, over a mesh axis, and on CUDA if there are more than three quantiles, fewer than 2^14 items in a row, or
+    at most 2^20 items in all, a call takes the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -150,14 +150,14 @@ def reduce(
         each trailing position is combined on its own. If `op` is a function, the arrays may have any type, and are
         combined together.
       op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
-        items, which need not commute. `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap; integers of 8 and 16 bits
+        items; it need not commute. `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap; integers of 8 and 16 bits
         are combined in the type of `jnp.sum` (int32 or uint32, or 64 bits with `jax_enable_x64`); float16 and bfloat16
         accumulate in float32; bools count as the integers 0 and 1. `"min"`, `"max"`: a NaN makes the result NaN.
         `"argmin"`, `"argmax"`: the index of the first extremum, -1 over nothing. `"mean"`: integers and bools become
         floats; NaN over nothing. `"any"`, `"all"`: whether any item is other than 0, or all are. `"and"`, `"or"`,
         `"xor"`: combine bools, or the bits of integers. `"logsumexp"`: takes floats; -inf over nothing. `"var"`,
         `"std"`, `"median"`: integers and bools become floats; NaN over nothing, and if an item is NaN. `"nunique"`: the
-        number of different items; all NaNs count as one. `"count"`: the number of items, a single one for all trailing
+        number of different items; all NaNs count as one. `"count"`: the number of items, one number for all trailing
         positions. `"first"`, `"last"`: the first or last item, 0 over nothing. These two and `"count"` take any dtype.
         `"nansum"`, `"nanmean"`, `"nanmin"`, `"nanmax"`: skip NaNs; if all items are NaN, the sum is 0 and the other
         results are NaN.
@@ -177,18 +177,19 @@ def reduce(
 
     Returns:
       For each array of x, one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or of the
-      type that `op` states above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest
-      value (+inf). Over a mesh axis the item is the same on all devices, and an index is a position in the global
-      array.
+      type that `op` states above. Over nothing, what `op` states above, or else the operator's identity: a sum is 0, a
+      product 1, a minimum the largest value (+inf). Over a mesh axis the item is the same on all devices, and an index
+      is a position in the global array.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n), in one pass over memory; the tree of operations is fixed, so float results are the same in every run.
-    A function is compiled into the CUDA kernels; on other platforms, and if it cannot be compiled, a loop in plain JAX
-    runs it.
+    Time is O(n), in one pass over memory, except that `"var"`, `"std"` and names that begin with `nan` may take a few,
+    `"median"` takes the time of `quantile`, and `"nunique"` that of a sort. The tree of operations is fixed, so float
+    results are the same in every run. A function is compiled into the CUDA kernels; on other platforms, and if it
+    cannot be compiled, a loop in plain JAX runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -229,14 +230,15 @@ def _reduced(
     return [reduced(leaf) for leaf in leaves]
 
 
-# Several rows become one wider row if an array has at least so many items; that row has at least so many columns.
+# Rows of an array of at least LEAST_FOLDED items are joined to wider rows of at least FOLDED_COLUMNS columns.
 LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
 def _fold(kind: Kind, x: jax.Array) -> int:
-    """Returns how many rows become one wider row: 2 or more if rows are short, or not whole vectors of 16 bytes.
+    """Returns how many rows become one wider row: 1, unless rows are short or no whole vectors of 16 bytes.
 
-    Extrema are not folded, because their derivatives belong to the first item.
+    Extrema are not folded: their derivative belongs to the first of equal items, and a second reduction may take
+    another one.
     """
     n, width = x.shape
     of_any_order = kind in (Kind.ADD, Kind.MUL, Kind.AND, Kind.OR, Kind.XOR)
@@ -383,10 +385,10 @@ def segmented_reduce(
       indices: `[entries]`, integers that may repeat: entry `j` is row `indices[j]` of x, and segments, `ends` and
         `count` refer to entries. An index out of range, or a negative one, is dropped: it adds nothing, is not counted
         and has no gradient.
-      weights: real numbers `[entries]`, or `[entries, *x.shape[1:k]]` for any k, by which entries are multiplied, after
-        `map`, in float32 or wider. Only for `"add"`, and for `"mean"`, which divides the sum of the products by the sum
-        of the weights. Items then have the type of x and weights together, `jnp.result_type`. Without indices, an entry
-        is an item of x.
+      weights: real numbers `[entries]`, or `[entries, *x.shape[1:k]]` for a k from 2 to `x.ndim`, by which entries are
+        multiplied, after `map`, in float32 or wider. Only for `"add"`, and for `"mean"`, which divides the sum of the
+        products by the sum of the weights. Items then have the type of x and weights together, `jnp.result_type`.
+        Without indices, an entry is an item of x.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       map: see `reduce`.
@@ -397,8 +399,8 @@ def segmented_reduce(
         from its first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
-      A result `[m, ...]` for each array of x. Indices are positions in x, in the global array over a mesh axis, or
-      among the entries. Over a mesh axis, a segment's result is on the device that has its head.
+      A result `[m, ...]` for each array of x. Indices are positions in x or, with `indices`, among the entries. Over a
+      mesh axis, they are positions in the global array, and a segment's result is on the device that has its head.
 
     Raises:
       TypeError: as `reduce`.
@@ -406,9 +408,9 @@ def segmented_reduce(
 
     Time is O(n + m) for any lengths of the segments: items and segment ends are consumed in equal tiles (merge path, as
     in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`, rows are
-    read in place and not gathered first. Gathered first are those of functions, `map`, `"argmin"`, `"argmax"`, `"var"`,
-    `"std"`, `"median"`, `"nunique"`, `"count"`, `"first"`, `"last"`, and names that begin with `nan`. The derivative by
-    x adds up rows by index in a fixed order, in float32 or wider; the derivative by a weight is a dot of rows.
+    read in place, except that rows are gathered first for functions, `map`, `"argmin"`, `"argmax"`, `"var"`, `"std"`,
+    `"median"`, `"nunique"`, `"count"`, `"first"`, `"last"`, and names that begin with `nan`. The derivative by x adds
+    up rows by index in a fixed order, in float32 or wider; the derivative by a weight is a dot of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -692,7 +694,7 @@ def reduction_jvp(
         return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
     if kind == Kind.MUL:
         return results, [of_product(x, dx)]
-    index_dtype(f"derivative of {name}", "x", x.shape[0])  # this raises: only the derivative needs indices
+    index_dtype(f"derivative of {name}", "x", x.shape[0])  # raises if indices do not fit; only derivatives need them
     return results, [take_columns(dx, reduced(x, kind.index_of))]
 
 
@@ -701,8 +703,9 @@ def _logsumexp_weights(
 ) -> jax.Array:
     """Returns each item's share of the sum of exponentials; 0 in no segment.
 
-    `exact` is rounded, so exponentials of the differences do not add up to 1 (3% off at 1e6), and are divided by their
-    sum. An item of +inf has the share NaN, all others 0. A NaN makes all shares NaN.
+    `exact` is rounded, so exponentials of `x - exact` do not add up to 1 (3% off at 1e6), and are divided by their sum.
+    In a segment with +inf, the share of +inf is NaN, and that of other items 0. A NaN makes all shares of its segment
+    NaN.
     """
     shift = jax.lax.stop_gradient(where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
@@ -827,7 +830,8 @@ _segmented_reduce = _SegmentedReduce(
 )
 _derivatives(_segmented_reduce, "segmented_reduce")
 
-# These are segments of rows, perhaps of rows at distinct indices; each column is combined by itself.
+# Segments of rows of x or, with `indices`, of x[indices]; each column is combined by itself. Derivatives require
+# distinct indices.
 reduce_rows = Operation(
     "reduce_rows",
     operands={"x": 2, "heads": 1, "indices": 1, "count": 1},

@@ -52,12 +52,12 @@ __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The bytes that a warp of the CUDA kernel has for all states (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Sums of floats of up to 32 bits are computed exactly, in integers, if all sums together take at most so many words per
-# item, and a constant number more.
+# Sums of floats of up to 32 bits are computed exactly, in integers, if all sums together take at most
+# EXACT_WORDS_PER_ITEM words for each element of x, and FEW_EXACT_WORDS more.
 EXACT_WORDS_PER_ITEM = 2
 FEW_EXACT_WORDS = 1 << 18
-# Kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So wide
-# rows are sorted, if there are enough to pay for the launches of a sort.
+# Kernels with a table per warp take three times as long as reading x. So rows of more than FEW_COLUMNS columns are
+# sorted by id if x has more than FEW_ITEMS elements, enough to pay for the launches of a sort.
 FEW_COLUMNS = 8
 MAX_COLUMNS = 1 << 30  # kMaxIdColumns of ffi/ops/reduce_by_id/plan.h, if the order of items does not matter
 FEW_ITEMS = 1 << 22
@@ -104,10 +104,11 @@ def reduce_by_id(
 
     Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
     matter (sums of integers, minima, maxima, their indices, bitwise operators). Sums of floats of at most 32 bits also
-    take O(n + size), if ids have about ten items or more on average, or results are few, and if rows are short: they
-    are added as integers, exactly, and rounded once. Other results, if they take up to 46 KB in all, are combined in
-    the memory of each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that
-    order. A `jax.vmap` over many problems with the same ids sorts them once, and takes the problems as columns of rows.
+    take O(n + size), if ids have about ten items or more on average, or results are few, and if rows have at most 8
+    elements: they are added as integers, exactly, and rounded once. Other results, if they take up to 46 KB in all, are
+    combined in the memory of each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read
+    in that order. A `jax.vmap` over many problems with the same ids sorts them once, and takes the problems as columns
+    of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -328,7 +329,7 @@ def _in_any_order(op: Kind, x: Aval) -> bool:
 
 
 class _ReduceById(Operation):
-    """A reduction by id. CUDA has kernels if order does not matter, or states of all ids are few."""
+    """A reduction by id. CUDA has kernels for exact sums, and if order does not matter or the states fit a table."""
 
     def fold_batch(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> Sequence[jax.Array] | None:
         x, ids, count = operands
@@ -351,7 +352,7 @@ class _ReduceById(Operation):
         if width > FEW_COLUMNS and n * width > FEW_ITEMS and not has_digits:
             return True
         if sums_exactly and devices == 1 and _are_columns(*operands):
-            # Tables of digits are as fast, if results fit them, and problems have enough items.
+            # Tables of digits are as fast as that sort, if results fit them and problems have enough items.
             return bool(slots > DIGIT_SLOTS or n * width < FEW_ITEMS)
         if sums_exactly:
             words = slots * _exact_words(n)

@@ -287,7 +287,7 @@ def _drawn(
 ) -> jax.Array:
     """Draws a token from each row. With `order`, rows are sorted, descending, and it holds their tokens.
 
-    Filters keep the first tokens of a sorted row, so the running sums of the whole row serve them.
+    Filters keep the first tokens of a sorted row, so running sums from before a filter hold after it too.
     """
     best = x.max(axis=1, keepdims=True)
     differences = jnp.where(x == best, 0, x - best) / jnp.where(temperature == 0, 1, temperature)

@@ -119,9 +119,9 @@ def scan(
       x: an array `[n, ...]` or a pytree of such arrays: see `reduce`.
       op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
         items: see `reduce`. A scan does not take `"var"`, `"std"`, `"median"`, `"nunique"`, `"count"`, `"first"`,
-        `"last"`, and names that begin with `nan`. Sums and products of integers have the array's type, as those of
+        `"last"`, or names that begin with `nan`. Sums and products of integers have the array's type, as those of
         `jnp.cumsum` do.
-      exclusive: leave out the position's own item; the first result is the identity.
+      exclusive: leave out the position's own item; the first result is the identity, or `initial`.
       reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
         the end first.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read, and their results
@@ -130,13 +130,13 @@ def scan(
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
         over possibly no items.
       initial: the initial value of the scan, an item that is combined before the first one, or a pytree of such values.
-        It is the first result of an exclusive scan, which then needs no identity, except over a mesh axis. Totals
-        include it. `"mean"`, `"argmin"` and `"argmax"` accept none.
+        It is the first result of an exclusive scan. Exclusive scans with `initial` need no identity, except over a mesh
+        axis. Totals include it. `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are global.
-      emit: a function of a state, which is the scan's value at a position, or of a state and its position: the mirror
-        image of `map`. The results are what it returns, any pytree, and 0 past the count; totals are states.
+      emit: a function of a state (the scan's value at a position), or of a state and its position. The scan returns its
+        results, which may be any pytree, and 0 past the count. Totals are states.
       dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
@@ -151,9 +151,10 @@ def scan(
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, with a fixed
-    tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels. A loop
-    in plain JAX runs scans by functions elsewhere, by functions that cannot be compiled, and by `"logsumexp"`.
+    Time is O(n). On a GPU, the kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, with
+    a fixed tree of sums, so that float results are the same in every run). A function is compiled into the CUDA
+    kernels. A loop in plain JAX runs `"logsumexp"`, functions that cannot be compiled and, on other platforms, all
+    functions.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -233,7 +234,7 @@ def segmented_scan(
         listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
         replace `ends` and `count`.
       op: see `scan`.
-      exclusive: see `scan`; each segment's first result is the identity.
+      exclusive: see `scan`; each segment's first result is the identity, or `initial`.
       reverse: scan each segment from its end.
       ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have the
         result 0 (-1 for indices). See `segmented_reduce`.
@@ -269,7 +270,7 @@ def segmented_scan(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan(Combination):
-    """A scan of all items, of segments or of runs, by the names of its arguments."""
+    """The settings of a scan of all items, of segments or of runs, by the names of the public functions' arguments."""
 
     exclusive: bool
     reverse: bool
@@ -294,7 +295,7 @@ class Scan(Combination):
 
     @property
     def flags(self) -> dict[str, bool]:
-        """The attributes of the operations."""
+        """The attributes of scan operations, except `op`."""
         return {"exclusive": self.exclusive and not self.moves_on, "reverse": self.reverse, "total": self.return_total}
 
     def scanned(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
@@ -469,7 +470,7 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
 
 
 def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
-    """Gives items in no segment the derivative 0; otherwise an infinite partial derivative would become NaN.
+    """Gives items in no segment the derivative 0; an infinite partial derivative times a cotangent of 0 would be NaN.
 
     Without `gaps`, these are the items before the first head. With `gaps`, heads of segments and of gaps alternate, and
     items in gaps are in no segment either.
@@ -574,7 +575,7 @@ def scan_from(initial: jax.Array, x: jax.Array, op: Kind, count: jax.Array, **fl
 
 
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the segment of each item, -1 before the first head and past the live ones."""
+    """Returns the segment of each item, -1 before the first head and past the live items."""
     index_dtype(f"derivative of {name}", "x", n)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     return where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
@@ -627,7 +628,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, **flags: int) -> tup
 
 
 def _expect_indices(x: Aval, heads: jax.Array) -> None:
-    """Raises if indices do not fit, which a derivative may need."""
+    """Raises if indices into x, which a derivative may need, require `jax_enable_x64`."""
     index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 
 
@@ -636,16 +637,17 @@ def _extremum_tangents(
 ) -> Sequence[jax.Array]:
     """Returns the tangents of minima or maxima so far.
 
-    An index stays until the scan reaches a better item, so its positions form a run that begins at that item. In a run,
-    only the tangent of the first item is kept; a sum over the run gives this tangent to all positions. The transpose is
-    the sum in the other direction: nothing is gathered, and indices list the heads of the runs.
+    The positions whose extremum is one item form a run, which begins at that item. In a run, only the tangent of the
+    first item is kept; a sum over the run gives this tangent to all positions. The transpose is the sum in the other
+    direction, so nothing is gathered. The extrema's indices are the heads of the runs.
     """
     flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
     indices, *last = _scan.run(primals, op=kind.index_of, **flags)
     positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
     by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place with its index
     firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
-    # A position without an index is a run. In reverse, the index is where a run ends and the next begins.
+    # A position without an index is a run of its own. In reverse, a run ends at `indices + by`, and the next one begins
+    # behind it.
     heads = jnp.where(indices < 0, positions, indices + by) + int(reverse)
     tangents = _scan(x=firsts, heads=heads, op=Kind.ADD, exclusive=False, reverse=reverse, total=False)
     return [*tangents, *(take_or_fill(dx, i, unique=True) for i in last)]
@@ -666,8 +668,8 @@ def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags
 def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
     """Returns the tangents of logsumexp: means of items' tangents, weighted by exponentials.
 
-    Exponentials are relative to the largest item so far; when it grows, running sums are scaled down. An item of +inf
-    has the weight NaN and others 0, and a NaN makes all weights NaN.
+    Exponentials are relative to the largest item so far; when it grows, running sums are scaled down. If that item is
+    +inf, its weight is NaN, and that of other items 0. If it is NaN, all weights are NaN.
     """
     wide = accumulator_dtype(dx.dtype)
     x, heads, count = primals.x.astype(wide), primals.heads, primals.count

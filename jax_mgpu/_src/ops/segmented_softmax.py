@@ -61,8 +61,8 @@ def segmented_softmax(
     Sums have a fixed order. There are derivatives of any order. Time is O(n + m) for any lengths of the segments. On a
     GPU, each tile of rows reads and writes the segments inside of it once, and rows of segments that cross its edges
     twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); a
-    gradient takes one more pass of this kind. Elsewhere, the results of two segmented reductions are repeated over the
-    segments; over a mesh axis there are four segmented scans.
+    gradient takes one more pass of this kind. On a CPU, the results of two segmented reductions are repeated over the
+    segments. Over a mesh axis, there are four segmented scans.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

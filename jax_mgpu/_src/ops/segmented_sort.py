@@ -110,7 +110,8 @@ def segmented_sort(
         `count`.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
       ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay where
-        they are, even those before the first head. Without `ends`, these form a segment. See `segmented_reduce`.
+        they are, even those before the first head. Without `ends`, the items before the first head form a segment. See
+        `segmented_reduce`.
       flags: the segments as flags instead of heads: `bool[n]`, or `uint32[ceil(n / 32)]` with item `i` at bit `i % 32`
         of word `i // 32`. A set flag starts a segment.
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools gives a direction for each

@@ -53,12 +53,13 @@ class Segments(Ranges):
     """Where the segments of an array lie, from lengths, row splits, ids, flags or ranges.
 
     Every function that takes `heads` accepts a Segments instead, and then takes no `ends`, `flags` or `count`. Items in
-    no segment do not take part: a sort leaves them where they are, scans and softmaxes give 0, and ids are -1.
+    no segment do not take part: a sort leaves them where they are, scans and softmaxes give 0 (-1 for indices), and ids
+    are -1.
 
     Segment `i` holds the items from `starts[i]` up to, but not including, `ends[i]`. A Segments is a pytree of arrays:
-    it works in `jit`, `vmap`, `grad`, `scan` and `shard_map`, and new values compile nothing. Lists and NumPy arrays
-    are checked at once and stay on the host, so that outside of `jit` a segment that ends past the last item is an
-    error. JAX arrays, traced or not, are checked within `checks()`.
+    it works in `jit`, `vmap`, `grad`, `scan` and `shard_map`, and `jit` compiles nothing anew for other values. Lists
+    and NumPy arrays are checked at once and stay on the host, so that outside of `jit` a segment that ends past the
+    last item is an error. JAX arrays, traced or not, are checked within `checks()`.
 
     Args:
       starts: `[m]`, non-decreasing integers.

@@ -193,7 +193,7 @@ def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> 
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     A call takes the time of one scatter. On a GPU, from 2^23 items on and without `count`, it takes the time of a sort,
-    which is faster.
+    which is less.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -462,8 +462,8 @@ def unique(
       return_counts: whether to return how often each key occurs.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
         are sorted over all devices; a distinct key belongs to the device that then has its first copy. `size` and the
-        number are the device's own. Indices are positions in the global array. The inverse stays with its item, and
-        refers to the results of all devices. Columns may have up to 64 bits in all.
+        number are the device's own. Indices are positions in the global array. The inverse is on the device of its
+        item, and counts through the results of all devices. Columns may have up to 64 bits in all.
 
     Returns:
       A tuple. First come the keys, `[size]`, or the tuple of columns, each the first of its equal keys in the input.

@@ -112,8 +112,8 @@ def set_intersection(
       fill_value: the value of keys and values past the last one, a scalar; converted to the dtype of each.
       descending: whether a and b, and the result, are in descending order; a tuple of bools gives a direction for each
         column. It cannot be combined with `less`.
-      assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values; not
-        over a mesh axis.
+      assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values. It
+        cannot be combined with `axis_name`.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.

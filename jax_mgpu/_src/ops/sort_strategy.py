@@ -55,8 +55,8 @@ def sort_indices(
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
 
 
-# From so many items on, the columns that a line names are sorted by two keys or part after part, not by one code or
-# by indices. docs/notes/sort.md has figures.
+# From this number of items on, the columns named in a comment below are sorted by two keys or part after part, not by
+# one code or by indices. docs/notes/sort.md has figures.
 LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
 LONG_FLOATS = 1 << 20  # two columns of 32 bits, of which one or both hold floats, without values
 LONG_COLUMNS = 1 << 22  # columns that no code holds, and on a CPU codes of more than 32 bits, without values

@@ -61,8 +61,8 @@ from jax_mgpu._src.ops.argsorted import in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# If both needles and haystack have at least so many items, a CPU sorts the needles and walks along both. That takes
-# half the time of a search for each needle, which waits for memory.
+# If both needles and haystack have at least CPU_LONG items, a CPU sorts the needles and walks along both, which takes
+# half the time of a search for each needle.
 CPU_LONG = 1 << 17
 
 
@@ -176,12 +176,13 @@ def sorted_match(
       a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
         of columns.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
-      side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the places of the items
-        in a merge with A first; `"right"` gives the reverse.
+      side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A: with an item's own position added,
+        this is its place in a merge with A first. `"right"` gives the upper bounds of A in B and the lower bounds of B
+        in A.
       descending: whether a and b are in descending order; a tuple of bools gives a direction for each column.
       assume_sorted: whether a and b are sorted. False accepts keys in any order: then the index of an item is that of
-        the first equal item of the other array (`"left"`), or of the last (`"right"`), -1 if there is none; not over a
-        mesh axis.
+        the first equal item of the other array (`"left"`), or of the last (`"right"`), -1 if there is none. False
+        cannot be combined with `axis_name`.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the number of live items of b (default `n_b`).
       axis_name: see `sorted_search`.
@@ -194,7 +195,8 @@ def sorted_match(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or side is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b), each item read once. For the source, see `sorted_search`.
+    Time is O(n_a + n_b) for sorted arrays, each item read once. `assume_sorted=False` takes two sorts with indices and
+    four searches. For the source, see `sorted_search`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -297,10 +299,11 @@ def search(
       ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
         `jax_enable_x64`.
 
-    Time is O(n log m): a search for each needle. On a GPU, many needles use a search tree with nodes of 32 bytes, for
-    which the haystack is read once; it takes up to a third of the memory of the haystack's keys, a seventh for keys of
-    32 bits. On a CPU, many needles in a long haystack take the time of their sort. Columns of more than 64 bits in all
-    are ranked first, by sorts of both sides.
+    Time is O(n log m): a search for each needle. On a GPU, 2^17 needles or more, at least one per 32 keys of the
+    haystack, use a search tree with nodes of 32 bytes, which is made in one pass over the haystack. The tree takes up
+    to a third of the memory of the haystack's keys, a seventh for keys of 32 bits. On a CPU, 2^17 needles or more in a
+    haystack of at least 2^17 items are sorted first, except columns of more than 32 bits. Columns of more than 64 bits
+    in all are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -388,8 +391,8 @@ def segmented_search(
       ValueError: an argument's shape or side is not one of the above; 2^31 items of the haystack or segments or more
         without `jax_enable_x64`.
 
-    Time is O(n log s) for segments of s items: a search for each needle, on a GPU as by `search`. Columns of more than
-    64 bits in all are ranked first, by sorts of both sides.
+    Time is O(n log s) for segments of s items: a search for each needle; on a GPU, many needles use a search tree as in
+    `search`. Columns of more than 64 bits in all are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -505,10 +508,7 @@ def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax
 
 
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
-    """Returns where each of a few needles would be inserted in a sorted vector of integers.
-
-    This search reads about 30 items per needle; the kernels of `sorted_search` read the whole haystack.
-    """
+    """Returns where each of a few needles would be inserted in a sorted vector of integers."""
     return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)
 
 

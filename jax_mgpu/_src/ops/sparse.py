@@ -439,7 +439,7 @@ def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
       TypeError: x or y are not numbers.
       ValueError: an argument's shape is not one of the above.
 
-    Time is O(capacity k). Derivatives by the values, x and y add rows in a fixed order.
+    Time is O(capacity k). Derivatives by x and y add rows in a fixed order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

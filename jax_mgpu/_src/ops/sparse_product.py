@@ -27,12 +27,12 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 NAME = "Csr.matmul"
 MIN_CHUNK = 1024
 
-# The columns, the offsets and the row of each entry of a matrix.
+# A matrix: the column of each entry, the offsets of rows, and the row of each entry.
 Structure = Sequence[jax.Array]
 
 
 def _before(a: Structure, b: Structure) -> jax.Array:
-    """Returns the number of terms before those of each entry of A, and the number of all."""
+    """Returns the number of terms before those of each entry of A, followed by the number of all terms."""
     (columns, _, rows), (_, offsets, own) = a, b
     ends = jnp.minimum(offsets, own.shape[0])
     lengths = ends[1:] - ends[:-1]

@@ -1,7 +1,6 @@
 """Lookups and as-of joins, which find a row of another table by key.
 
-Results are positions in the caller's arrays, so sorts carry positions along. As-of joins whose groups are few integers
-leave all rows in place.
+Sorts carry the rows' positions in the caller's arrays along. As-of joins whose groups are few integers sort nothing.
 """
 
 from __future__ import annotations
@@ -84,10 +83,11 @@ def lookup(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Gradients flow to the values. A call takes the time of a sort of the table's keys, a `search` and a gather; on a
-    CPU, the keys are sorted too. Integer keys are neither sorted nor searched if the table's keys fill at least a
-    quarter of the range from their smallest to their largest, and if there are at least 4,096 keys and half as many as
-    rows of the table on a CPU, or four times as many keys as rows on a GPU.
+    Gradients flow to the values. A call takes the time of a sort of the table's keys, a `search` and a gather. On a
+    CPU, 4,096 `keys` or more are sorted too, and so are columns of more than 64 bits in all. Integer `keys` are neither
+    sorted nor searched if the table's keys fill at least a quarter of the range from their smallest to their largest,
+    and if there are enough `keys`: on a CPU at least 4,096 and half the number of the table's rows, on a GPU four times
+    that number.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -107,9 +107,9 @@ def lookup(
         return unflatten(over_axis(mesh.tables.lookup, name, axis_name, pair, leaves, fills))
     table = in_order(name, "table_keys", rows, table_live)
 
-    # The branches below look up vectors of 4- and 8-byte values themselves. For other values they find positions, which
-    # are gathered afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow floats
-    # keep their bits.
+    # The branches below look up vectors of values of 4 bytes or more themselves. For other values they find positions,
+    # which are gathered afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow
+    # floats keep their bits.
     looked_up = [x.ndim == 1 and x.dtype.itemsize >= 4 for x in leaves]
 
     def moved(found: Sequence[jax.Array]) -> Any:
@@ -135,7 +135,7 @@ def lookup(
     # JAX requires that both branches below give the same sharding, so sharded arrays are searched.
     if not surely(lambda: 0 < m <= 2 * n) or not is_local(checked, table.keys, *leaves):
         return moved(by_search())
-    # A GPU looks keys up by position only if the table of positions takes no more memory than the keys.
+    # A GPU looks keys up by position only if the table of positions has no more entries than there are keys.
     gains = {"cpu": surely(lambda: n >= CPU_MIN_PLACED), "cuda": surely(lambda: 4 * m <= n)}
     platforms = [platform for platform, holds in gains.items() if holds]
     if not platforms:
@@ -153,7 +153,7 @@ def lookup(
     return moved(cond(of_all(is_by_place), by_place, by_search))
 
 
-CPU_MIN_PLACED = 4096  # for fewer keys, a search for each is faster than the table of positions
+CPU_MIN_PLACED = 4096  # for fewer keys, a search for each is faster than a table of positions or a sort
 
 
 def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
@@ -176,10 +176,7 @@ def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, tab
 
 
 class Numbers:
-    """Integer keys of a table as positions relative to its smallest key, for tables with few gaps.
-
-    A gather by position costs a fraction of a sort of the keys to look up.
-    """
+    """Integer keys of a table as positions relative to its smallest key, for tables with few gaps."""
 
     def __init__(self, keys: jax.Array, live: jax.Array, table: Ordered):
         (m,) = table.order.shape
@@ -441,7 +438,7 @@ class GroupTable:
 
 
 def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...], length: int) -> tuple[Any, ...]:
-    """Returns the columns of by_a or by_b, to which that of times is added."""
+    """Returns the columns of by_a or by_b: at most 7, because the times become one more."""
     keys, _ = expect_keys(name, argument, by)
     columns = tuple(columns_of(keys))
     if len(columns) > 7:
