@@ -1,6 +1,6 @@
 // Finds the items at some ranks, which are positions in the sorted order of a sequence. Counting the highest digits of
 // all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has. The item is then
-// selected from those with this digit. Of fewer than kCountedItems keys, all are selected from.
+// selected from those with this digit. Fewer than kCountedItems keys are not counted first.
 #pragma once
 
 #include <algorithm>
@@ -95,7 +95,7 @@ class RankSearch {
     }
   }
 
-  // Puts the item of this place in sorted order there. No greater item stays before it, and no smaller one after it.
+  // Puts the item at `place` that a sort would put there. No greater item stays before it, no smaller one after it.
   static void select_from(Word* begin, Word* place, Word* end) {
     if (place == begin) {
       std::iter_swap(std::min_element(begin, end), place);

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   }
   __syncthreads();
   const auto select = [&](int number) {
-    // The selection stops early: it may widen the interval by 1/256 of the sample.
+    // The selection stops once at most 1/256 of the sample is left: that widens the interval only a little.
     return select_digits.template operator()<Word>(
         kSample, number, [&](int i) { return sample[i]; }, [](int) { return true; },
         [](const auto& known) { return known.matching <= kSample / 256; });
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
       }
       continue;
     }
-    // The interval extends five standard deviations to each side. It misses less than one random item in a million.
+    // The interval extends five standard deviations to each side. In random rows, one of a million misses its item.
     const float share = static_cast<float>(rank) / static_cast<float>(live);
     const float deviation = sqrtf(kSample * share * (1 - share));
     const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;

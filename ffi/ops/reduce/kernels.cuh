@@ -12,7 +12,7 @@ namespace mgpu::cuda::reducing {
 
 constexpr int kThreads = 256;
 
-// Bytes take two loads before the first use, because a vector of bytes makes 16 states.
+// The vectors that a thread loads before it uses the first. They are few for bytes: a vector of bytes makes 16 states.
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 

@@ -81,7 +81,7 @@ struct TilePlaces {
   int limit;
 };
 
-// Ends that are heads of the first end's row are counted, because no division is needed to find their row.
+// Counts the ends that are heads of the first end's row: no division is needed to find the row of these.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes

@@ -49,8 +49,8 @@ struct UnitTiles {
         units(units),
         items_before(items_before) {}
 
-  // Whether one thread per end finds the tiles that begin there, instead of a search per tile. This pays if ends are
-  // few, and so are the tiles that begin between two ends.
+  // Whether one thread per end finds the tiles that begin there, instead of a search per tile. This pays if there are
+  // few ends per tile and few tiles per end.
   MGPU_HOST_DEVICE bool are_placed_by_ends() const { return total_ends <= 16 * tiles && tiles <= 4 * total_ends; }
 
   unsigned partition_blocks() const {

@@ -43,7 +43,7 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
   launch_overlapping(call, stream, combine_parts<Operator>, blocks, kCombineWarps * kWarp, 0, reduction, op);
 }
 
-// The blocks per problem: as many as fill the device, each with enough items to be worth a table.
+// The blocks per problem: as many as fill the device, if each has enough items to be worth a table (`min_items`).
 int64_t parts_of(const ReduceByIdOperands& operands, int64_t device_blocks, int64_t min_items) {
   const int64_t items = operands.segments.length * operands.width;
   const int64_t device_parts = maximum(device_blocks / operands.segments.rows, int64_t{1});
@@ -73,7 +73,7 @@ int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes, int threads 
   return resident_blocks(call, kernel, threads, bytes, INT32_MAX);
 }
 
-// The number of entries of a table that has tags, because it does not hold all results: as many as there is room for.
+// The number of entries of a table with tags, which does not hold all results: up to kMaxTaggedEntries, if they fit.
 int tagged_entries(int64_t room, int64_t entry_bytes) {
   int entries = id_combining::kMaxTaggedEntries;
   while (entries * entry_bytes > room) entries /= 2;

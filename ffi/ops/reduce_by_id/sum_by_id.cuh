@@ -27,7 +27,7 @@ constexpr int64_t kSumEntryBytes = 12;
 // The limbs in use.
 struct LimbRange {
   int first;
-  int used;          // limbs of finite items
+  int used;          // the number of limbs from the first to the last that finite items use
   bool has_special;  // whether there are infinities or NaN
 
   __device__ LimbRange(const ExactSum& sum, uint64_t mask) {
@@ -336,7 +336,7 @@ struct Held {
     sums[0] = sums[1] = 0;
   }
 
-  // Returns whether one of the limbs has the item's exponent, and adds it then.
+  // Adds the item if one of the two limbs has the item's exponent; returns whether one has it.
   __device__ __forceinline__ bool add(const ExactSum& sum, uint32_t bits) {
     const auto binades = static_cast<unsigned>(sum.binades);
     const unsigned place = ExactSum::exponent(bits) - lowest;

@@ -170,8 +170,8 @@ class SegmentedRows {
 
 constexpr int64_t kItemsAhead = 8;  // a row is fetched this many items before it is combined
 
-// Lists the items of [begin, end) that have a row, with their rows. Behind these, `rows` has the rows of the next
-// kItemsAhead items, which are fetched ahead. Returns the number of listed items.
+// Lists the items of [begin, end) that have a row, with their rows. If rows are gathered, `rows` then has the rows of
+// the next kItemsAhead items, to be fetched ahead. Returns the number of listed items.
 int64_t list_rows(const RowSources& sources, int64_t begin, int64_t end, int64_t* rows, int64_t* items) {
   if (!sources.indices.data) {
     for (int64_t i = begin; i < end; ++i) *rows++ = *items++ = i;
@@ -303,7 +303,7 @@ class ReduceRows final : public SegmentedRows {
     }
   }
 
-  // States of a few columns stay in registers. The last columns may include some that were combined before.
+  // States of a few columns stay in registers. The last kCount columns may overlap the ones before.
   template <int kCount, bool kHasNone, typename Source>
   void reduce_columns(int64_t begin, int64_t end, Columns columns, const Element* weights, State* states,
                       const Source& source) const {

@@ -7,7 +7,7 @@ namespace mgpu {
 constexpr int kSampleThreads = 256;
 constexpr int kSamplePart = 1 << 14;  // logits of a part of a row, which a block takes
 constexpr int kSampleBins = 2048;
-constexpr int kSampleListed = 2048;  // the most candidates that are listed of a part
+constexpr int kSampleListed = 2048;  // the most candidates of a part that are listed
 constexpr int kSampleDrawThreads = 256;
 
 // Within a bin, a weight is divided by the weight at the bin's middle, as an integer with this many fractional bits. As

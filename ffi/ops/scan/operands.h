@@ -25,8 +25,8 @@ struct ScanOperands : OperatorOperands {
   // The variants on CUDA, except for some short rows (cuda.cu):
   //   kTilesByRow  Each row has its own tiles. This is for a single row, and for rows of whole vectors of 16 bytes that
   //                are so long that their partly filled last tiles do not matter.
-  //   kWarpByRow   A warp scans a row. This is for rows of at least 512 bytes that are shorter, or many. Rows need not
-  //                consist of whole vectors if there are many: neighbouring rows then share vectors.
+  //   kWarpByRow   A warp scans a row of at least 512 bytes and less than two tiles, or eight if there are many rows.
+  //                If there are many, rows need not consist of whole vectors: neighbouring rows then share vectors.
   //   kSegments    Tiles run on across rows, with restarts. This is for all other scans, and for products of items
   //                of up to 4 bytes.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };

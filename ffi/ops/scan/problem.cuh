@@ -77,7 +77,7 @@ __device__ __forceinline__ void store_results(const ResultVector<Operator>& to, 
 // Consecutive items of one row, which a warp or a block scans.
 struct Stretch {
   int64_t row;
-  int64_t begin;  // the position of its first item in the array
+  int64_t begin;  // the position of the first item in the array
   int size;
   int live;    // items from `live` on are past the row's count
   bool whole;  // if true, all items are live and all vectors are aligned

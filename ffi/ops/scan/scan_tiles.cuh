@@ -118,7 +118,7 @@ struct TileStream {
   static constexpr int kTile = P::kWorkers * kRows * kVector;
 
   struct Tile : Stretch {
-    int64_t index;  // its number in its row, in the order of the scan
+    int64_t index;  // the tile's number in its row, in the order of the scan
   };
   struct Shared {
     Tile tiles[P::kStages + 1];

@@ -361,7 +361,7 @@ struct TileScan {
     return prefix;
   }
 
-  // The same words of all columns lie next to each other.
+  // Word k of a column's slot lies next to word k of the next column's slot.
   __device__ __forceinline__ uint64_t* slot(int64_t i) const {
     return shared.tile.words + i * Slots::kWords * task.columns + column;
   }
