@@ -20,7 +20,7 @@ class Example:
       differentiable: positions of the arguments that have derivatives.
       counts: positions of the live counts.
       exact: whether a batch has the same bits as single calls. Float sums may differ in order.
-      composed: whether the operation is made of others that have their own examples. Only some tests run it.
+      composed: whether the operation is made of others that have their own examples; tests of `every_kernel` skip it.
     """
 
     call: Callable[..., Any]
@@ -108,9 +108,8 @@ class Argument:
 
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
-# So many items fill several tiles. A call of `GARBAGE` gets two unsorted arrays of keys, then positions, then any
-# integers.
-MANY = 150_000
+# A call of `GARBAGE` gets two unsorted arrays of keys, then positions, then any integers.
+MANY = 150_000  # items that fill several tiles
 
 # `BROKEN` maps "operation: argument" to a call, the expectation, and the first offending position.
 KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)
@@ -152,6 +151,6 @@ def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
 
 
 def broken_ends(call: Callable[..., Any], *before: Any, items: Any = KEYS, **named: Any) -> dict[str, Broken]:
-    """Returns a call with a segment that ends within the next one; `before` are arguments between heads and ends."""
+    """Returns a call with a segment that ends within the next one; `before` follow the heads by position."""
     run = functools.partial(call, items, [0, 2, 2, 5], *before, ends=[2, 2, 6, 9], **named)
     return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

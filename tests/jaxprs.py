@@ -36,7 +36,7 @@ def scratch_bytes(call: Any) -> int:
 
 
 def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
-    """Runs the rules that size scratch memory for CUDA, because a CPU does not lower for CUDA."""
+    """On a CPU, runs the rules that size scratch memory for CUDA: otherwise, only lowering for CUDA runs them."""
     if jax.default_backend() == "cpu":
         for call in kernel_calls(function, *arguments):
             if call.primitive.name.removeprefix("mgpu_") in REGISTRY:

@@ -43,7 +43,7 @@ def pieces(x, heads):
 
 
 def everywhere(n, check):
-    """Runs check(begin, end) over stretches of n items in threads, because NumPy releases the GIL."""
+    """Runs check(begin, end) over parts of the n items in threads, because NumPy releases the GIL."""
     step = min(n, 1000) if n <= FEW else 2**26
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for result in [pool.submit(check, i, min(i + step, n)) for i in range(0, n, step)]:

@@ -25,7 +25,7 @@ def by_vmap(function):
 
 
 def by_devices(function, devices, **options):
-    """Maps a function over the default platform's devices by shard_map; over those of the CPU if these are too few."""
+    """Maps a function over devices by shard_map: the default platform's or, if there are too few of them, the CPU's."""
 
     def one(*arguments):
         results = function(*jax.tree.map(lambda x: x[0], arguments))
@@ -90,7 +90,7 @@ def elements(types):
 
 
 def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
-    """Follows the documentation of jax.lax.ragged_all_to_all, which does not compile for CPU devices."""
+    """Stands in for jax.lax.ragged_all_to_all, which does not compile for CPU devices, and does what JAX documents."""
     devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     updates = sizes.shape[0] // devices
     everything = jax.lax.all_gather(operand, axis_name)
@@ -112,10 +112,9 @@ def empty(shape, dtype):
 
 
 def use_form(monkeypatch, form):
-    """Makes all functions take this form of the exchange.
+    """Makes all functions take this form of the exchange, even for few items.
 
-    `_gathered` is the form of CPUs. A function that also has a form for few items on CPUs takes its form for many. The
-    stand-in for ragged_all_to_all searches all updates, so there are 3 per device instead of 1,023.
+    `_gathered` is the form of CPUs. The stand-in for ragged_all_to_all searches all updates, so MOST_UPDATES is 3.
     """
     monkeypatch.setattr(exchange, "MOST_UPDATES", 3)
     monkeypatch.setattr(exchange, "FEW_ITEMS", 0)

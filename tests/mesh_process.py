@@ -23,8 +23,8 @@ def start(process: int, processes: int, port: str) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", True)
-    # With JAX 0.11, a program from the cache no longer orders the collectives within a loop and those outside of it, so
-    # processes would wait for each other.
+    # With JAX 0.11, a program from the cache has no order between the collectives within a loop and those outside of
+    # it, so processes would wait for each other for ever.
     jax.config.update("jax_enable_compilation_cache", False)
     address = f"127.0.0.1:{port}"
     options = {"coordinator_bind_address": address, "initialization_timeout": SECONDS}

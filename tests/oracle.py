@@ -68,7 +68,7 @@ def segmented_sort_indices(
         return order
     segments = np.cumsum(np.bincount(heads[(heads >= 0) & (heads < live)], minlength=live))
     if segments.size and segments[-1] < 2**16:
-        segments = segments.astype(np.uint16)  # NumPy sorts this type by digits, which is faster
+        segments = segments.astype(np.uint16)  # NumPy sorts integers of 16 bits by digits
     return np.concatenate([np.lexsort((*sort_columns(keys[:live], descending), segments)), np.arange(live, n)])
 
 
@@ -84,7 +84,7 @@ def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
 
 
 def bits(x: np.ndarray) -> np.ndarray:
-    """Returns an array's bits, which distinguish NaN payloads and signs of zero."""
+    """Returns an array's bits, which distinguish NaN payloads and signs of zero; complex128 is returned unchanged."""
     x = np.ascontiguousarray(x)
     return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
 
@@ -174,7 +174,7 @@ def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable
 
 
 def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarray:
-    """Returns the first position of each position's segment; with `reverse`, the array is reversed."""
+    """Returns where each position's segment begins; with `reverse`, positions are those of the reversed array."""
     heads = np.asarray(heads)
     starts = np.zeros(n, bool)
     starts[:1] = True
@@ -189,7 +189,8 @@ def segmented_scan(
 ) -> np.ndarray:
     """Returns each segment's scan; past the live items 0, or -1 for indices.
 
-    Sums and products are computed modulo 2^64 or with more bits than items have, then wrapped or rounded.
+    Sums and products of integers are computed modulo 2^64 and then wrapped; those of floats are computed with more bits
+    than items have and then rounded.
     """
     x = np.asarray(x)
     live = live_count(count, len(x))
@@ -253,10 +254,10 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 
 
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns the float64 derivatives of a reduction: 1 for the first extremum, the softmax for logsumexp.
+    """Returns the float64 derivatives of min, max, mul and logsumexp in each item.
 
-    Derivatives of logsumexp: if an item is NaN, all are NaN; else, if an item is +inf, they are NaN for +inf and 0 for
-    all others; -inf has 0.
+    They are 1 for the first extremum, the product of the other items, and the softmax. For logsumexp, if an item is
+    NaN, all are NaN; else, if an item is +inf, those of +inf are NaN and those of all other items are 0.
     """
     weights = np.zeros(len(x))
     if not len(x):
@@ -282,7 +283,7 @@ NAN_FORMS = {"nansum": "sum", "nanmean": "mean", "nanmin": "min", "nanmax": "max
 
 
 def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
-    """Returns NumPy's and pandas' result, or NaN if there are too few items."""
+    """Returns NumPy's or pandas' result: NaN of too few items, but 0 for count, first, last, nunique and nansum."""
     is_float = x.dtype.kind not in "iub"
     if op == "count":
         return np.int32(len(x))
@@ -308,8 +309,8 @@ def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
 def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
     """Combines rows `x[n, ...]` by a named operator at each trailing position.
 
-    With `widens`, sums and products have the types of `jnp.sum`. Floats are combined with more bits than they have. The
-    mean of integers or bools is a float64.
+    With `widens`, sums and products have the types of `jnp.sum`. Floats are combined with more bits than they have.
+    Means, variances, deviations, medians and logsumexp of integers or bools are float64.
     """
     x = np.asarray(x)
     if op in NAN_FORMS or op in STATISTICS:

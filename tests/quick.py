@@ -11,7 +11,7 @@ MODULES_A_CONTEXT = 64  # a context keeps data of each module, which would fill 
 
 
 def lower_quickly() -> None:
-    """Speeds up lowering and Python, which saves a seventh of the time of 311 tests of sets and bulk operations.
+    """Speeds up lowering and Python.
 
     MLIR has no source locations, and the garbage collector runs seldom. JAX before 0.11 makes an MLIR context with all
     dialects for every program; here, several programs share one.

@@ -1,6 +1,7 @@
 """As-of joins, and `group_search`, on which they build if there are few groups.
 
-`group_search` finds, for each row of a, the nearest row of b in its group before or after a cut, a position in b.
+`group_search` finds a row of b for each row of a: the last row of the same group before a cut (a position in b), or the
+first one from the cut on.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def test_distances_that_need_every_bit():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_distances_that_overflow(dtype, x64):
-    """A distance that overflows is less than infinity, and two of them are compared correctly."""
+    """A distance that overflows is less than infinity, and two such distances are compared correctly."""
     dtype = jnp.dtype(dtype)
     most = float(jnp.finfo(dtype).max)
     b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)
@@ -232,7 +233,7 @@ def test_searches_by_group_in_batches(x64, rng, wide):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
 def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
-    """Groups span as many values as a table holds, one more, or their whole type."""
+    """Groups span four values, as many as a table holds, one more, 2^62, or their whole type."""
     limits = np.iinfo(dtype)
     spans = [span for span in (4, MAX_GROUPS, MAX_GROUPS + 1, 2**62) if span <= int(limits.max) - int(limits.min)]
     program = jax.jit(

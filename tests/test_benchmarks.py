@@ -1,7 +1,4 @@
-"""Each family's first row in benchmarks/ runs on few items; our result and the peers' agree.
-
-Other tests replace the clock or the measurements.
-"""
+"""Each family's first row in benchmarks/ runs on few items; our result and the peers' agree."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def test_rows_over_all_devices(capsys):
 
 @pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
-    """The library of peers is a file beside the modules of rows."""
+    """A shared library beside the modules of rows, as that of the peers, is not imported."""
     folder = tmp_path / "benchmarks"
     shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
     (folder / "libnothing.so").touch()
@@ -224,7 +221,7 @@ def test_rounds_of_short_calls():
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
-    """A row slower than its saved time is measured up to three times more; the shortest time counts."""
+    """A row more than 2% slower than saved is measured up to three times more; the shortest time counts."""
     saved = tmp_path / "saved.csv"
     summary.write(saved, [Row("rows", f"merge/{name}", 1.0, {}, None, "D", "2026-01-01", "1", "") for name in "abc"])
     times = {"merge/a": [1.01], "merge/b": [1.2, 1.3, 1.0, 1.4], "merge/c": [1.1, 1.2, 1.03, 1.1]}
@@ -327,7 +324,7 @@ def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatc
 
 
 def test_each_round_of_a_program_makes_its_calls():
-    """A GPU repeats the calls in each round. XLA for CPUs would make them once, so its programs have one round."""
+    """A GPU repeats the calls in each round. XLA for CPUs would make them once, so programs for it have one round."""
     inputs = [(jnp.arange(9) + i,) for i in range(3)]
     program = measure.compile_program(mgpu.mergesort, inputs, rounds=5)
     assert [list(result) for result in program()] == [list(range(i, 9 + i)) for i in range(3)]

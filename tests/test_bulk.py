@@ -91,7 +91,7 @@ def test_padding_sizes_and_counts(rng):
             )
             for size in (None, 480, 30, 700):
                 expected_size = (500 - len(gone) if size is None else size, 560 if size is None else size)
-                if size is None or padding == 501:  # one padding suffices for a given size
+                if size is None or padding == 501:  # a given size is tested with one padding alone
                     same_bits(mgpu.bulk_remove(x, gone, size=size, fill_value=-3, count=count),
                          removed(x, gone, expected_size[0], -3, count))  # fmt: skip
                     same_bits(mgpu.bulk_insert(x, places, values, size=size, fill_value=-3, count=count),

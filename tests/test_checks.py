@@ -49,7 +49,7 @@ def test_each_broken_precondition_under_jit(name):
 
 
 def test_errors_of_a_program_that_has_run():
-    """If JAX runs the program synchronously, these errors have another type."""
+    """If JAX runs the program synchronously, the error is a ValueError."""
     message = "INVALID_ARGUMENT: reduce: count: expected an integer from 0 to 5, first broken at position 0, got 6"
     with mgpu.checks():
         program = jax.jit(lambda x, count: mgpu.reduce(x, count=count))

@@ -144,7 +144,7 @@ def test_sorts_of_long_columns(rng, name):
     test_sorts(rng, NARROW[name])
 
 
-# The columns have 64 bits in all, fewer, or more.
+# The columns of a mix have 64 bits in all, fewer, or more; those of "wide" have more, and some have 64 bits alone.
 MIXES = {
     "64": [[32, 16, 16], [32, 16, 8, 8], [32, 8, 8, 8, 8], [16] * 4, [16, 16, 16, 8, 8], [16, 16] + [8] * 4, [8] * 8],
     "fewer": [[16, 8, 8], [8, 8, 32], [16, 16, 16], [8] * 5, [16, 8, 8, 8, 8]],
@@ -192,9 +192,9 @@ def test_where_columns_are_cut():
     assert cuts([u8, u16, u32]) == [(0, 2), (2, 3)]
     assert cuts([u32, u32, u32]) == [(0, 1), (1, 3)]
     assert cuts([u32, u32, f32]) == cuts([u32, f32, u32]) == [(0, 1), (1, 2), (2, 3)]
-    assert cuts([u32, u32, u32], u32) == [(0, 2), (2, 3)]  # two columns travel with a key of 64 bits
+    assert cuts([u32, u32, u32], u32) == [(0, 2), (2, 3)]  # a column and the values travel with a key of 64 bits
     assert cuts([f32, u8, u32]) == [(0, 1), (1, 3)]
-    assert cuts([u32, u8, u32], u16) == [(0, 1), (1, 2), (2, 3)]  # columns travel with values of less than 64 bits
+    assert cuts([u32, u8, u32], u16) == [(0, 1), (1, 2), (2, 3)]  # the columns and values that travel have 56 bits
     assert cuts([f32, u8, u8, f16]) == [(0, 1), (1, 3), (3, 4)]
     assert cuts([f32, f32, f32]) == [(0, 1), (1, 2), (2, 3)]
     assert cuts([f32, f32, f32], u32) == cuts([f32] * 4) == []

@@ -67,7 +67,7 @@ def test_a_call_is_one_program(name):
     with compilations() as programs:
         for _ in range(2):
             EXAMPLES[name].call(*arguments)
-    # The example of join_columns also calls join; that of bincount calls it with and without weights.
+    # The example of join_columns also calls join; that of bincount calls bincount with and without weights.
     assert len(programs) == (2 if name in ("join_columns", "bincount") else 1)
 
 
@@ -119,7 +119,7 @@ def test_values_of_the_host_are_those_of_each_call():
 
 @pytest.mark.parametrize("n", [3, 5000])
 def test_arrays_of_the_host_fit(n):
-    """A program takes 64-bit integers of the host as they are, but none that JAX would cut."""
+    """A program takes 64-bit integers of the host if they fit 32 bits; others are an error."""
     for dtype, beyond in (np.int64, 2**31), (np.int64, -(2**31) - 1), (np.uint64, 2**32):
         x = np.arange(n, dtype=dtype)[::-1]
         for _ in range(2):
@@ -253,7 +253,7 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
 
 
 def test_numbers_that_come_again(monkeypatch):
-    """Few numbers stay on the device; their types and signs tell them apart."""
+    """At most MAX_NUMBERS numbers stay on the device. Numbers of another type or sign are other numbers."""
     monkeypatch.setattr(eager, "MAX_NUMBERS", 4)
     monkeypatch.setattr(eager, "_PROGRAMS", {})
     # No other test has this length: calls find earlier programs of their shapes.

@@ -150,7 +150,7 @@ def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
 
 
 def test_a_batch_of_many_results_has_the_bits_of_its_problems(rng):
-    """On a GPU, limbs are so many that a kernel (`find_limbs`) first finds those in use, and only these are cleared."""
+    """On a GPU, these sums have so many words (limbs) that find_limbs finds those in use; only these are cleared."""
     n, size = 20_011, 20_000
     x, ids = mixed(rng, (10, n, 1), -30, 20), rng.integers(-1, size, (10, n))
     got = jax.jit(jax.vmap(lambda x, ids: mgpu.reduce_by_id(x, ids, size)))(x, ids)
@@ -185,7 +185,7 @@ def sums_of_columns(x, ids, size):
 
 
 def short_numbers(rng, shape):
-    """Draws multiples of 2^-8 below 2^17: sums of 2^24 of them are exact in float64."""
+    """Draws multiples of 2^-8 of at most 2^16: sums of 2^24 of them are exact in float64."""
     return np.ldexp(rng.integers(-(2**20), 2**20, shape), rng.integers(-8, -3, shape)).astype(np.float32)
 
 

@@ -115,7 +115,7 @@ def test_rows_on_the_host_of_an_unknown_number_of_items(name):
 
 
 def test_kernels_of_cuda_need_known_sizes(monkeypatch):
-    """CUDA's lowering rule sizes scratch memory; it runs here in a program for a CPU."""
+    """CUDA's lowering rule sizes scratch memory; the test calls it directly, so that it needs no GPU."""
     op = operation.REGISTRY["scan"]
     monkeypatch.setattr(operation, "automatic_devices", lambda _: 1)
     rule = operation._kernel_lowering(op, "cuda", lambda *_: None)

@@ -64,7 +64,8 @@ def with_table(table):
     return lambda a, b: a + b + table[(a & 1) * 0 + 3]
 
 
-# Each case draws items, and has a function and the same function in NumPy. All results are exact.
+# Each case draws items, and has a function and the same function in NumPy, None if one serves both. All results are
+# exact.
 CASES = {
     "add": (lambda rng, n: integers(rng, n, I32), lambda a, b: a + b, None),
     "add bytes": (lambda rng, n: integers(rng, n, U8), lambda a, b: a + b, None),
@@ -494,7 +495,7 @@ def test_functions_of_rows(rng, width, dtype):
 @pytest.mark.parametrize("width, n", [(2, 900_000), (64, 60_000)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_functions_of_rows_in_many_tiles(rng, width, n, reverse):
-    """Tiles, groups of tiles and groups of these publish states; in reverse, the first ones have no items."""
+    """Tiles, groups of tiles and groups of groups publish states; in reverse, the first tiles have no live items."""
     factors, terms = rng.choice([-1, 1], (n, width)), rng.integers(-4, 5, (n, width))
     heads, count = np.array([0, n // 3, n // 2]), n - n // 4
     x = tuple(leaf.astype(np.float32) for leaf in (factors, terms))

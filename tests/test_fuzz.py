@@ -84,7 +84,7 @@ def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
 
 @pytest.mark.long
 def test_loops_that_a_compiler_does_not_survive_are_left_out(monkeypatch):
-    """On a CPU, JAX 0.11 crashes on comparators that loop over empty arrays."""
+    """On a CPU, JAX 0.11 crashes on comparators that loop over empty arrays under shard_map."""
     programs = [program for index in range(2000) if "shard_map" in (program := Program(21, "sort", index)).mode]
     with_comparators = [Program(86001, "less", 0), Program(86002, "less", 56)]
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
@@ -140,7 +140,7 @@ def test_a_failure_that_ends_all_is_summed_up(monkeypatch, capsys):
 
 
 def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
-    """A worker reports after each case."""
+    """A worker says after each case that it goes on, if HEARD_EVERY allows that."""
     monkeypatch.setattr(fuzz, "HEARD_EVERY", -1)
     monkeypatch.setattr(sys, "argv", ["fuzz", "--report", "--family", "load_balance", "--case", "1:0"])
     fuzz.main()

@@ -459,7 +459,7 @@ def test_products_with_a_vector_round_the_edges_of_tiles(rng, dtype):
 
 
 def edges_of_tiles(n, units):
-    """Returns heads of n entries for tiles of so many entries and ends together."""
+    """Returns heads of n entries for tiles of `units` entries and ends together."""
     apart = [np.arange(0, n, units + d) for d in (-2, -1, 0, 1)]  # units - 1 entries and their end fill a tile
     empty = np.repeat([1, n // 2, n], [1, 4 * units + 1, units])  # tiles of ends only
     few = [np.array([0]), np.array([n - 1, n]), np.zeros(6 * units, int)]
@@ -469,7 +469,7 @@ def edges_of_tiles(n, units):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("width", [1, 2, 16, 300])
 def test_segments_across_the_edges_of_tiles(rng, dtype, width):
-    n, entries = 50, {16: 2112, 300: 1056}.get(width, 4224)  # 32 and 33 times some steps of a warp's search
+    n, entries = 50, {16: 2112, 300: 1056}.get(width, 4224)  # a warp's search cuts these ranges into 32 equal parts
     call = jax.jit(lambda x, h, i, w, c: mgpu.segmented_reduce(x, h, indices=i, weights=w, count=c))
     batched = jax.jit(jax.vmap(call, in_axes=(0, None, 0, 0, 0)))
     x, weights = drawn(rng, dtype, 2, n, width), drawn(rng, dtype, 2, entries)

@@ -73,7 +73,7 @@ def check_table(keys, columns, states, counts, entries, results):
 @pytest.mark.parametrize("bucketed", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_table_of_groups(rng, dtype, bucketed):
-    """Some tables of blocks are too small for all groups of their rows."""
+    """The tables of some blocks are too small for all groups of their rows."""
     table = jax.jit(REGISTRY["hash_groups"].__call__, static_argnames=("entries", "x_state", "y_state", "bucketed"))
     cases = [
         (1, 1, 64), (33, 3, 64), (TILES[0] + 1, 2, 64), (TILES[-1] - 1, 30, 64), (3 * TILES[-1], 700, 2048),

@@ -260,7 +260,7 @@ def test_errors(message):
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 @pytest.mark.parametrize("trailing", [(), (3,)], ids=str)
 def test_many_intervals(op, trailing):
-    """On a CPU, sliding windows share work, within limits; other intervals combine totals of groups."""
+    """On a CPU, sliding windows share work; other intervals combine totals of groups of items."""
     rng = np.random.default_rng(5)
     n, k = 9000, 9500
     x = rng.integers(-50, 50, (n, *trailing)).astype(np.int32)

@@ -26,7 +26,7 @@ TILES = data.tile_sizes("merge")
 
 
 def live_part(x, indices, slots):
-    """Returns these rows, then zeros."""
+    """Returns the rows of x at the indices, then zeros."""
     return np.concatenate([x[indices], np.zeros((slots - len(indices), *x.shape[1:]), x.dtype)])
 
 
@@ -342,7 +342,7 @@ def test_runs_of_every_size(rng, n, runs):
 
 
 def test_many_runs(rng):
-    """Each pair ends a tile, so the number of runs decides the number of tiles and the scratch memory."""
+    """Each pair of runs ends a tile, so the number of tiles grows with the number of runs."""
     n, runs = 40_000, 501
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))

@@ -78,7 +78,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
 
 
 def with_equals(rng, keys):
-    """Replaces three keys in ten: floats by zeros, NaNs and infinities, integers by the largest one."""
+    """Replaces three keys in ten: floats by zeros, NaNs and infinities, integers by the largest of their type."""
     if np.issubdtype(keys.dtype, np.integer):
         return np.where(rng.random(keys.size) < 0.3, np.iinfo(keys.dtype).max, keys)
     specials = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], keys.dtype)
@@ -88,7 +88,7 @@ def with_equals(rng, keys):
 @pytest.mark.parametrize("dtype", long_but(["uint8", "float64"], ["uint8", "int32", "float32", "float64"]))
 @pytest.mark.parametrize("n", [1025, 4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
 def test_sizes_around_cells_and_tiles(rng, dtype, n):
-    # Whole rows have their own kernels, whose length decides the shape of blocks.
+    # Sorts without segments have kernels of their own, and n decides the shape of their blocks.
     plain = rng.permutation(n).astype(dtype)
     for keys in (plain, with_equals(rng, plain)):
         for descending in (False, True):

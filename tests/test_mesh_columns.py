@@ -24,7 +24,7 @@ each_type = pytest.mark.parametrize(
 
 
 def draw(rng, dtypes, n):
-    """Draws two columns: the first has many equal items; the second has, too, or is random."""
+    """Draws two columns: the first has many equal items; so has the second, or it is random."""
     few = [rng.choice(data.random_keys(rng, dtype, 4), n) for dtype in dtypes]
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 

@@ -19,8 +19,8 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Yields lengths, offsets, totals: random ones, one interval for all slots, none, one on the last device, lengths
-    of 0 or 1.
+    """Yields lengths, offsets and a total: of random intervals, of one that fills all slots, of none, of those of the
+    last device alone, and of lengths 0 and 1.
     """
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
@@ -123,7 +123,7 @@ def test_intervals_on_devices(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_few_long_intervals(rng, devices, monkeypatch):
-    """Every device knows all intervals if they are few, and devices send runs of rows."""
+    """If intervals are few, every device knows all of them, and devices send runs of rows."""
     monkeypatch.setattr(f"{__name__}.SIZE", INTERVALS * devices**2)
     monkeypatch.setattr(f"{__name__}.ROWS", INTERVALS * devices**2 - 3)
     check(rng, mesh.by_vmap(every_interval), devices)

@@ -21,7 +21,7 @@ SECONDS = 120  # two idle cores need 15
 
 @contextlib.contextmanager
 def free_port():
-    """Yields a free port that stays bound here; gRPC shares ports, so it may bind it too."""
+    """Yields a free port that stays bound here; gRPC can bind the same port, because both use SO_REUSEPORT."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))

@@ -59,7 +59,7 @@ def check_every_sort(rng, call, devices, dtype):
 def few_items(monkeypatch):
     """Lowers FEW_ITEMS, so that few slots take both methods.
 
-    A device with at most so many items in each shared segment sorts only its shared segments again.
+    A device with at most FEW_ITEMS items in each shared segment sorts only its shared segments again.
     """
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 

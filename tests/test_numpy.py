@@ -299,7 +299,7 @@ def test_bins_do_not_vary_over_a_mesh(devices):
 
 
 def test_a_program_traced_elsewhere_runs_within_shard_map(devices):
-    """Its numbers vary as its arrays do."""
+    """Numbers in the program vary over the mesh as its arrays do."""
     mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:2])
     spec = jax.sharding.PartitionSpec("x")
     closed = jax.make_jaxpr(lambda x, y: jnp.where(x > 1.0, 2.0 * x + 1.0, jnp.clip(y, 0.5, 2.0)))(1.0, 2.0)

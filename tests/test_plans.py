@@ -1,4 +1,4 @@
-"""The plans of 100,000 drawn problems are those in tests/plans/choices.txt."""
+"""The plans of drawn problems are those in tests/plans/choices.txt."""
 
 from __future__ import annotations
 

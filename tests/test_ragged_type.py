@@ -83,7 +83,7 @@ def test_rows_of_ids_ranges_and_segments(ragged):
 
 
 def with_gaps():
-    """Returns a Ragged of the usual rows, with other items before, between and after them."""
+    """Returns a Ragged of ROWS, with other items before, between and after them."""
     return mgpu.Ragged.from_ranges(np.float32([9, 3, 1, 3, 9, 9, 2, 5, 4, 9]), [1, 5, 6, 8], [4, 5, 8, 9])
 
 

@@ -283,7 +283,7 @@ def test_top_k_of_segments_of_any_length(rng, dtype, kind):
 @pytest.mark.parametrize("mean", [0.5, 3, 7, 14, 30, 60])
 @pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
 def test_top_k_of_many_short_segments(rng, dtype, mean):
-    """Some segments are much longer than the mean; there are gaps between the others."""
+    """Four segments have lengths of their own, up to 1,100; some segments are followed by an item in no segment."""
     m = int(3000 / (mean + 1))
     lengths = np.concatenate([rng.poisson(mean, m), [1100, 40, 300, 17]])
     lengths = rng.permutation(lengths)
@@ -414,7 +414,7 @@ def test_candidates_of_top_k(rng, dtype):
 
 
 def test_which_kernels_select(rng):
-    """CUDA selects up to 2,048 items in blocks, and more by a sort of candidates."""
+    """CUDA reduces for one item, and selects up to 2,048 in blocks. For more, it sorts candidates or all items."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x = jax.ShapeDtypeStruct((2**20,), np.float32)
@@ -735,7 +735,7 @@ def test_ranks_of_long_segments_are_exact():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_quantiles_rise_between_their_neighbours(rng, dtype):
-    """Quantiles ascend in q, also near multiples of 1 / 4096; between equal neighbours they have that value."""
+    """Quantiles ascend in q, also near multiples of 1 / 4096; between equal neighbours, they equal these."""
     dtype = jnp.dtype(dtype)
     wide = np.float64 if dtype == np.float64 else np.float32
     edges = (np.arange(0, 4097, 17) / 4096).astype(wide)
@@ -831,7 +831,7 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Ids are uniform or all equal; in shared memory, CUDA's kernels have counters for 12,288 bins, not for more."""
+    """Ids are uniform, all equal, or nearly all negative. Up to 12,288 counters fit shared memory on CUDA."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1

@@ -171,7 +171,7 @@ def test_sums_and_products_of_integers_have_the_type_of_jnp(wide):
             ("int32", 2**31 - 1),
         ):
             x, zeros = np.full(200, value, dtype), np.zeros(200, np.int32)
-            kept = dtype if dtype == "int32" else None  # with x64 too
+            kept = dtype if dtype == "int32" else None  # int32 stays int32, with x64 too
             for op, whole in (
                 ("add", functools.partial(jnp.sum, dtype=kept)),
                 ("mul", functools.partial(jnp.prod, dtype=kept)),

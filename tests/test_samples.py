@@ -184,7 +184,7 @@ ROWS = np.array([
 
 
 def expect_draws(tokens, p):
-    """Compares draws with p by chi-squared; right draws exceed the bound with a probability of some 1e-6."""
+    """Compares draws with p by chi-squared; right draws exceed the bound with a probability of about 1e-6."""
     counts, draws = np.bincount(tokens, minlength=len(p)), len(tokens)
     assert (counts[p == 0] == 0).all(), (counts, p)
     often = p * draws >= 5

@@ -21,7 +21,7 @@ FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, 
 # CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items that depends on the widths of item
 # and state.
 TILES = data.tile_sizes("scan")
-# So many items of 4 bytes fill more tiles of 16 KB than two levels of CUDA's look-back cover.
+# Items of 4 bytes that fill more tiles of 16 KB than two levels of CUDA's look-back cover.
 MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
@@ -168,7 +168,7 @@ def test_batches(rng, op, rows, n):
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 def test_batches_of_rows_of_every_length(rng, op, dtype):
-    """By their length, CUDA scans rows with restarts, by a warp each, or by tiles of 16 KB; some rows have counts."""
+    """The length of rows decides whether CUDA scans them with restarts, by a warp each, or by tiles of 16 KB."""
 
     @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
     def scan(x, counts, **form):

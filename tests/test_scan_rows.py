@@ -19,7 +19,7 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The numbers of rows of a thread and of a tile; a tile has slices of 128 bytes of its rows.
+# The numbers of rows of a thread and of a tile; a tile has only a slice of the columns.
 TILES = data.tile_sizes("scan_rows")
 
 
@@ -37,7 +37,7 @@ def every_form(x, heads, count, op):
 
 
 def some(columns):
-    """Returns the first and last column, and some of each slice."""
+    """Returns the first and last column, and some between them."""
     return sorted({0, columns - 1, *range(0, columns, 1 + columns // 9)})
 
 
@@ -81,14 +81,14 @@ def test_widths_and_edges_of_tiles(rng, dtype, width):
 
 @jax.jit
 def forms_of_edges(cases):
-    """Scans all sizes in one program, which halves the time of compilation."""
+    """Scans all sizes in one program."""
     return [(mgpu.segmented_scan(x, heads, reverse=True), mgpu.scan(x, exclusive=True)) for x, heads in cases]
 
 
 @pytest.mark.parametrize("width, n", [(2, 1_200_000), (64, 80_000), (100, 40_000)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_many_tiles(rng, width, n, reverse):
-    """Tiles, groups of tiles, and groups of these publish sums."""
+    """Tiles, groups of tiles, and groups of groups publish sums."""
     x = rng.integers(-4, 5, (n, width)).astype(np.float32)
     heads = np.sort(rng.integers(0, n, n // 50)).astype(np.int32)
     form = {"reverse": reverse, "exclusive": reverse}

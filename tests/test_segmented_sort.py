@@ -354,7 +354,7 @@ def test_broken_segments_stay_in_their_row(seed, form):
 
 
 def test_a_chain_inside_one_jit(rng):
-    """Rows are sorted, cut by a count from the data, and sorted the other way."""
+    """Segments are sorted, cut by a count from the data, and sorted the other way."""
     n = 5000
     keys, heads = data.random_keys(rng, "int32", n), random_heads(rng, n, 16)
 

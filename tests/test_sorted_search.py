@@ -20,7 +20,7 @@ from tests.segmented_sorts import random_heads
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-MANY = (1 << 17) + 3  # so many needles that CUDA makes a search tree
+MANY = (1 << 17) + 3  # enough needles for CUDA to make a search tree
 
 # Items of both operands that a CUDA block merges, by the width of keys, and that a CPU task merges.
 TILES = data.tile_sizes("sorted_search", "sorted_match")
@@ -285,7 +285,7 @@ def sorted_in_segments(haystack, heads, count=None, ends=None):
 
 
 def needles_for(rng, haystack, n, m):
-    """Returns needles, half from the haystack, and ids from -2 to one past the last segment."""
+    """Returns needles, half of them from the haystack, and ids from -2 to m + 1; those of segments are below m."""
     needles = data.random_keys(rng, haystack.dtype.name, n)
     if len(haystack):
         taken = rng.choice(haystack.view(f"u{haystack.dtype.itemsize}"), n).view(haystack.dtype)
@@ -704,7 +704,7 @@ def test_needles_in_any_order_of_every_key_type(rng, dtype):
             same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
 
 
-# A CPU looks so many needles up in sorted order, if the haystack is long too.
+# A CPU looks needles up in sorted order if there are at least CPU_LONG needles and the haystack is as long.
 LONG_PAIRS = ((CPU_LONG, 1000), (CPU_LONG, CPU_LONG + 5))
 
 

@@ -206,7 +206,7 @@ def test_operations_within_shard_map_outside_of_jit(devices) -> None:
 @pytest.mark.parametrize("call", LOOPED.values(), ids=LOOPED)
 @pytest.mark.usefixtures("way")
 def test_loops_within_shard_map_carry_no_absent_operands(call, devices) -> None:
-    """The loop keeps an absent operand that becomes a constant, and the compiler of jaxlib 0.11 would crash."""
+    """If an absent operand became a constant of the loop, the compiler of jaxlib 0.11 would crash."""
 
     def local(x):
         return jax.lax.fori_loop(0, 2, lambda _, y: call(y), x)

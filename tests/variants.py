@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-# without --long, one in so many variants of each test runs
-ONE_IN = 16
+ONE_IN = 16  # without --long, each test runs one in so many of its variants
 
 
 def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:
@@ -26,7 +25,7 @@ def pytest_addoption(parser) -> None:
 
 
 def is_of_everything(config) -> bool:
-    """Whether a run names no files, no tests and no -k; folders do not count."""
+    """Whether a run selects no files or tests, by path or by -k. It may name folders."""
     named = [x for x in config.getoption("file_or_dir") if not pathlib.Path(x).is_dir()]
     return not named and not config.getoption("keyword")
 

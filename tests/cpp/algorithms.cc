@@ -627,7 +627,7 @@ int sign_of_sum(const std::vector<double>& numbers) {
   return parts.empty() ? 0 : (parts.back() > 0) - (parts.back() < 0);
 }
 
-// The limbs have room for `room` items.
+// Adds items up as ExactSum does; its limbs have room for sums of `room` items.
 float add_up(const std::vector<float>& items, int64_t room) {
   const ExactSum sum(room);
   uint32_t largest = 1, smallest = 254;

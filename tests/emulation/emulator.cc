@@ -45,7 +45,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 constexpr size_t kStackBytes = 1 << 18;
 constexpr size_t kMaxShared = 232448;   // the bytes that an H100 grants a block
-constexpr int kMaxIdleRounds = 10'000;  // after so many, the threads wait for something that never happens
+constexpr int kMaxIdleRounds = 10'000;  // more mean that the threads wait for something that never happens
 
 struct Fiber {
   void* stack_pointer = nullptr;
@@ -136,7 +136,7 @@ std::vector<Fiber> new_fibers(int threads) {
   return fibers;
 }
 
-// The order differs from round to round.
+// The order differs from block to block.
 std::vector<int> thread_order(int threads) {
   static const char* const seed = std::getenv("MGPU_EMULATED_SEED");
   static std::mt19937 random(seed ? std::atoi(seed) : 0);
@@ -221,7 +221,7 @@ void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t sha
       for (unsigned x = 0; x < grid.x; ++x) {
         std::memset(shared_, static_cast<int>(kGarbage), shared_bytes);
         run_block(kernel, grid, {x, y, z}, threads);
-        // The next kernel waits for this one alone, so it might start before the last one has ended.
+        // A kernel waits for the one before it alone: without the wait, the next might run before the last has ended.
         if (overlaps && !block_.has_waited)
           throw std::runtime_error("emulator: a block did not wait for the last kernel");
       }

@@ -102,7 +102,7 @@ def join(shape: Shape) -> Call:
     (dtype, descending), kind = directed(shape), shape.choice(("inner", "left", "right", "outer"))
     n_a, n_b = shape.size(), shape.size()
     if shape.flag(0.15) and not shape.derivative:
-        n_a = shape.choice((128, 256))  # all indices fit the narrow type, but no number beyond them
+        n_a = shape.choice((128, 256))  # a type of 8 bits may hold all indices, but not n_a
     a_count, b_count = shape.count(n_a, 0.3), shape.count(n_b, 0.3)
     size = shape.choice((0, 3, n_a + n_b, 2 * (n_a + n_b), min(n_a * n_b, 4000)))
     columns = shape.flag(0.5) or shape.derivative

@@ -38,7 +38,7 @@ ARGUMENTS = {"load_balance_search: fill_value": Argument("index fill")}
 
 def large_load_balance_search(n, index):
     offsets = spots(n, index)
-    intervals = np.arange(len(offsets), dtype=np.int32 if n <= FEW else np.int64)  # holds n
+    intervals = np.arange(len(offsets), dtype=np.int32 if n <= FEW else np.int64)  # the type holds n
     same_repeated(mgpu.load_balance_search(offsets, n), intervals, np.diff(offsets, append=n))
 
 

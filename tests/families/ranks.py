@@ -200,7 +200,7 @@ def ranks(shape: Shape) -> Call:
     parts = 128 if shape.derivative else 100  # with 128 parts, weights and differences of the oracle are exact
     q = (np.round(parts * shape.rng.random(int(shape.rng.integers(0, 4)))) / parts).astype(np.float32)
     if not shape.derivative and shape.flag():
-        q = np.append(q, np.float32([0, 1]))  # both ends show that q is in range
+        q = np.append(q, np.float32([0, 1]))
     turn, has_order = np.argsort(q), not shape.derivative and len(q) > 0
     shape.say(name, method, f"m={m}", f"k={k}", f"size={size}" if name == "unique" else "", "largest" * largest)
     by_segment = name.startswith("segmented")
@@ -252,7 +252,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """Returns NumPy's quantiles; `q` is in hundredths, so a rank near a whole or a half is that number, rounded."""
+    """Returns NumPy's quantiles; `q` is in hundredths, so ranks within 1e-6 of a multiple of 1/2 are rounded to it."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)

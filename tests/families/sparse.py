@@ -138,7 +138,7 @@ def matrices(shape: Shape) -> Call:
 
     def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         del mixable
-        low = 0 if dtype == "bfloat16" else -1  # so that sums are also small
+        low = 0 if dtype == "bfloat16" else -1  # without negative numbers, no partial sum exceeds the sum
         given = {name: rng.integers(low, 2, size) for name, size in zip(names, sizes, strict=True)}
         given = {name: x.astype(jnp.dtype(dtype)) for name, x in given.items()}
         given |= {name: rng.integers(-1, m + 1, entries).astype(index) for name in ("rows", "other_rows")}

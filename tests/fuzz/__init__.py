@@ -2,8 +2,8 @@
 
 A program is a call of a public function under random transformations. Its static parts (types, sizes, attributes) are
 drawn at random. It is compiled once and runs over many draws of values. Each run is a case, compared with an oracle in
-NumPy.
+NumPy. The cases of `broken.py`, `misuse.py`, `sizes.py` and `wide.py` have no oracle.
 
-`DRAWN` of tests/families/ has the calls and their oracles. `rows.py`, `functions.py` and `any_order.py` have calls that
-belong to several families. `modes.py` has the transformations.
+`DRAWN` of tests/families/ has the calls and their oracles. `rows.py`, `segments.py`, `functions.py`, `any_order.py` and
+`programs.py` have calls that belong to several families. `modes.py` has the transformations.
 """

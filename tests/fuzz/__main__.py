@@ -21,8 +21,8 @@ from tests import quick
 from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
-REMEMBERED = 300  # JAX's caches would fill the memory, so they are cleared after so many programs
-HEARD_EVERY = 5  # a worker says at most every so many seconds that its cases go on
+REMEMBERED = 300  # programs after which JAX's caches are cleared, because they would fill the memory
+HEARD_EVERY = 5  # the least number of seconds between two reports of a worker that its cases go on
 SHOWN = 2  # the failures of each kind that are printed
 
 
@@ -74,7 +74,7 @@ class Report:
         self.left_out: collections.Counter[str] = collections.Counter()
 
     def goes_on(self) -> None:
-        """Reports that a case has run."""
+        """Reports that a case has run, at most once in HEARD_EVERY seconds."""
         if self.tells and time.monotonic() - self.told > HEARD_EVERY:
             self.told = time.monotonic()
             workers.tell(what="goes on")

@@ -56,7 +56,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Draws operands of any values: results have the right shapes; operands and memory beside them stay unchanged."""
+    """Draws operands of any values; a run checks shapes of results, and that operands and memory beside them stay."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
@@ -136,7 +136,7 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
-    """Draws segment numbers in place of heads: an error, because they exceed the number of items."""
+    """Draws segment numbers in place of heads: an error, as a number past the items repeats before a larger one."""
     if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # unsigned heads past the items are not compared
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1
@@ -168,15 +168,15 @@ def preconditions(rng: np.random.Generator) -> Other:
 
     def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
         x = operands[argument]
-        # tests/test_checks.py breaks keys of several columns, and the segmented haystack of a search; a matrix checks
-        # its offsets.
+        # tests/test_checks.py breaks keys of several columns and the haystack of segmented_search. The offsets of sddmm
+        # are those of its Csr, which checks them.
         is_free = (name, argument) in ANY_VALUES or name in ("take", "sddmm")
         if is_free or isinstance(x, tuple) or (name == "segmented_search" and argument in KEYS):
             return None
         if argument in KEYS:
             count = "count" if name == "search" else f"{argument}_count"
             live = oracle.live_count(operands.get(count), len(x))
-            descending = "descending" in text and name != "sorted_search"  # the keys of this function always ascend
+            descending = "descending" in text and name != "sorted_search"  # its keys always ascend
             return unsorted(rng, x, live, descending=descending, unique="duplicates=False" in text)
         if argument == "order" and name == "take_segments":
             return unknown(rng, x, len(operands["heads"]))
@@ -210,8 +210,7 @@ def preconditions(rng: np.random.Generator) -> Other:
                 if not re.search(wanted, str(error), re.DOTALL):
                     raise AssertionError(f"{str(error)[:300]}; wanted {wanted}") from None
                 return
-        # Checks may miss empty results or operands, which are often not computed. A scan by the last item ignores the
-        # heads.
+        # If results or operands are empty, the check is often not computed. A scan by the last item ignores the heads.
         if "function last" in text and argument == "heads":
             return
         if any(x.size for x in jax.tree.leaves(results)) and all(np.size(x) for x in jax.tree.leaves(operands)):

@@ -36,7 +36,7 @@ class Equal:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated(Equal):
-    """Equal values, or zeros for subnormal numbers: JAX may repeat a result that does not depend on the batch."""
+    """Equal values, or zeros for subnormal numbers; for results of which `Mix.jax_repeats` is true."""
 
 
 @dataclasses.dataclass(frozen=True)

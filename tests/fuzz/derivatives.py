@@ -67,7 +67,7 @@ class Jacobian:
 
 
 def names_to_differentiate(call: Call) -> tuple[str, ...]:
-    """Returns the names of the float operands if these have few numbers together."""
+    """Returns the names of the differentiable operands of floats; none if they have more than MOST numbers together."""
     operands = call.draw(np.random.default_rng(0), True)
     names = tuple(n for n in call.differentiable if n in operands and all(map(is_float, jax.tree.leaves(operands[n]))))
     names = tuple(n for n in names if jax.tree.leaves(operands[n]))
@@ -81,9 +81,9 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
 
 
 def varying_alike(trees: Any, others: Any) -> Any:
-    """Returns numbers and directions that, under shard_map, vary over the mesh if any operand does.
+    """Returns `trees`, whose leaves, under shard_map, vary over the mesh if any leaf of `trees` or `others` does.
 
-    Over the devices, JAX would add the cotangents of numbers that do not vary.
+    JAX would add the cotangents of numbers that do not vary over the devices.
     """
     leaves, structure = jax.tree.flatten(trees)
     given = [jnp.asarray(x) for x in (*leaves, *jax.tree.leaves(others))]
@@ -126,7 +126,7 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
 
         def floats(named: dict[str, Any]) -> list[Any]:
             leaves = jax.tree.leaves(call.function(**named, **others))
-            # The tangents of other operands vary too.
+            # Results vary as the directions do, even if they do not depend on the named operands.
             return [vary_as(leaves[k], *jax.tree.leaves(direction)) for k in kept]
 
         if kind == "forward":

@@ -246,7 +246,7 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
 ) -> tuple[Any, Any]:
-    """Draws two sorted arrays that share keys. For derivatives, they share none, not even with other draws."""
+    """Draws two sorted arrays that share keys. For derivatives, a and b share none, not even if of different draws."""
     both = keys(shape, rng, dtype, n_a + n_b)
     if isinstance(dtype, Columns):
         copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
@@ -275,7 +275,7 @@ def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tup
 
 
 def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
-    """Returns operands as single arrays of one order, and whether these are descending."""
+    """Returns each operand as one array of keys, and their direction; tuples of columns become ascending ranks."""
     if not isinstance(operands[0], tuple):
         return (*operands, descending)
     joined = [np.concatenate(column) for column in zip(*operands, strict=True)]

@@ -70,7 +70,7 @@ def _ranks(order: str, *items: Any) -> list[np.ndarray]:
 
 
 def _items(shape: Shape, rng: np.random.Generator, dtype: str, n: int, offset: int = 0) -> dict[str, np.ndarray]:
-    """Draws items with many equal parts; for derivatives, all numbers are distinct, even in two inputs."""
+    """Draws items with many equal parts; for derivatives, all `k` are distinct, even those of two inputs."""
     if shape.derivative:
         k = 2 * rng.choice(100, n, replace=False) - 100 + offset
     else:

@@ -23,12 +23,12 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Draws small integers, none negative: if cotangents cancel, an infinite partial derivative counts as unused."""
+    """Draws small integers, none negative: an infinite partial derivative whose cotangents cancel counts as unused."""
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 
 def _pulled(function: Any, x: Any, cotangent: Any) -> Any:
-    # Within shard_map, all vary over the same axes: if x did not vary, its gradient would be a sum.
+    # Within shard_map, x and y vary over the same axes: if x did not vary, its gradient would be added over devices.
     x = vary_as(x, function(x), cotangent)
     y, pull = jax.vjp(function, x)
     spec = jax.typeof(y).sharding.spec
@@ -48,7 +48,7 @@ def repeated(shape: Shape) -> Call:
     def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         del mixable
         x = rng.integers(-4, 5, (n, *width)).astype(jnp.dtype(dtype))
-        least, most = (-1, max(min(spread, n), 0)) if name == "join_columns" else (-2, spread)  # of a join
+        least, most = (-1, max(min(spread, n), 0)) if name == "join_columns" else (-2, spread)  # a join has -1 or a row
         places = rng.integers(least, most, k).astype(np.int32)
         if name == "quantile":
             return {"x": x, "places": (places > 0).astype(np.int32), "cotangent": cotangents(shape, rng, dtype, k)}

@@ -105,7 +105,7 @@ class Mix:
         return dataclasses.replace(batch, oracle=oracle)
 
     def jax_repeats(self, call: Call, k: int, leaf: Any, operands: dict[str, Any]) -> bool:
-        """Whether result k does not depend on the batch: XLA's CPU code repeats such a result through float32."""
+        """Whether result k has narrow floats that do not depend on the batch: XLA's CPU repeats them as float32."""
         if not _is_narrow(leaf):
             return False
         one = over_dict(call)
@@ -149,7 +149,7 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
 
 
 def _any_nan(leaf: Any) -> Any:
-    """Returns a leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes NaNs quiet."""
+    """Makes an expected leaf of narrow floats accept any NaN: lax.scan on a CPU makes NaNs quiet."""
     if isinstance(leaf, Batch):
         return Batch([_any_nan(row) for row in leaf.leaves])
     narrow = ("float8", "bfloat16") if jax.__version_info__ < (0, 11) else ("float8",)

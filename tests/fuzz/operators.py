@@ -47,7 +47,7 @@ def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -
 
 
 def close_to(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> Any:
-    """Returns the accepted results: sums may differ by rounding, extrema in which equal zero or NaN."""
+    """Returns the accepted results: sums and products may differ by rounding; extrema may be another zero or NaN."""
     dtype = results.dtype
     if op in ("argmin", "argmax") or dtype.kind in "iu":
         return results
@@ -191,7 +191,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
-    """Draws the dtype to which items are converted first, or None.
+    """Draws options: a dtype to which items are converted first or, for a function, whether it commutes; or none.
 
     No item is subnormal in a float dtype, because XLA's threads may flush subnormals.
     """

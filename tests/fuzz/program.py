@@ -46,8 +46,8 @@ OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
     "wide": wide.wide,
 }
 FAMILIES = (*CALLS, *OTHERS)
-WORK = 150_000  # a program runs until its runs have taken so many items together, but at least three times
-AHEAD = 16  # so many runs are started before the first is compared
+WORK = 150_000  # the items of all runs of a program; it runs at least 3 times, and at most as often as its mode allows
+AHEAD = 16  # runs that are started before the first is compared
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ NAN_OVER_NOTHING = {"mean", "var", "std", "median", "nanmean", "nanmin", "nanmax
 
 
 def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: int) -> np.ndarray:
-    """Draws small integers; their sums are exact in float32."""
+    """Draws small integers, whose sums are exact in float32; for derivatives, normal numbers."""
     if dtype == "bool":
         return rng.random(sizes) < 0.8
     if shape.derivative:

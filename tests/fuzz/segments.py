@@ -197,7 +197,7 @@ def sums_of_entries(x: np.ndarray, rows: Rows) -> list[Any]:
 
 
 def chosen(x: np.ndarray, rows: Rows) -> list[Any]:
-    """Returns each row's first item where the running sum of positive items exceeds half of their sum."""
+    """Returns each row's first item where the running sum of positive items exceeds half of their sum, or -1."""
     found = []
     for begin, end in rows:
         sums = np.cumsum(np.maximum(x[begin:end], 0))

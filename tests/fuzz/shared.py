@@ -100,7 +100,7 @@ def rows_of(shape: Shape, n: int) -> Rows:
 
 
 def filled_rows(form: Rows, rows: np.ndarray, size: int, fill: int) -> Any:
-    """Returns rows and padding, which has any value where keys are random."""
+    """Returns rows and padding; if rows are JAX's random keys, padding is not compared."""
     padded = oracle.padded(rows, size, np.asarray(0 if form.dtype == "key" else fill).astype(rows.dtype))
     return Where(padded, np.arange(size) < len(rows)) if form.dtype == "key" else padded
 

@@ -1,6 +1,6 @@
 """Traces calls over arrays of up to 2^33 + 5 items.
 
-The only allowed error asks for jax_enable_x64. The scratch memory of every kernel call must have a size.
+The only allowed error asks for jax_enable_x64. Sizing the scratch memory of every kernel call must succeed.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def sizes(rng: np.random.Generator) -> Other:
                     jax.eval_shape(function, x, h, k)
                     size_scratch_memory(function, x, h, k)
             except ValueError as error:
-                # This error may only come without 64-bit types, and names this operation.
+                # The error that asks for jax_enable_x64 may only come without it, and names this operation.
                 own = name.split(",", maxsplit=1)[0]
                 operation = rf"({own}|derivative of (a sort|{own}))"
                 if x64 or not re.match(rf"{operation}: \w+( (and|or) \w+)?: expected .*jax_enable_x64", str(error)):

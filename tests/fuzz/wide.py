@@ -50,7 +50,7 @@ def wide(rng: np.random.Generator) -> Other:
                 return
             if not fits and kinds[argument] != "positions":
                 raise AssertionError(f"{what}: taken")
-            if like is not None:  # padding, where the argument may have it
+            if like is not None:  # a number that does not fit is padding, as in `like`
                 for x, y in zip(got, leaves(like), strict=True):
                     if x.dtype == y.dtype and x.tobytes() != y.tobytes():
                         raise AssertionError(f"{what}: {x}, expected {y}")

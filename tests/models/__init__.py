@@ -55,7 +55,7 @@ def exported(function, arguments):
 
 
 def mean_square(results) -> jax.Array:
-    """Returns one number from all floats."""
+    """Returns the sum of the mean squares of all leaves of floats."""
     return sum(jnp.mean(leaf**2) for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 

@@ -20,7 +20,7 @@ def inputs(rng, n):
 
 
 def room_of(scores):
-    """Returns the room for pairs of boxes of an image, and for those that overlap."""
+    """Returns the sizes that arrays need for pairs of boxes of one image, and for pairs that overlap."""
     return len(scores) * 2 * PER_IMAGE, len(scores) * 4
 
 

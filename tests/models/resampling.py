@@ -40,4 +40,4 @@ def plain(key, particles, log_weights, lengths):
 
 
 def compare(ours, plain):
-    assert np.mean(np.asarray(ours == plain)) > 0.98  # running sums are rounded, and more so over all filters
+    assert np.mean(np.asarray(ours == plain)) > 0.98  # running sums are rounded; those of `plain` are over all filters

@@ -1,4 +1,4 @@
-"""Orders joined with their customers: each region's number, mean and maximum of orders.
+"""Orders joined with their customers: each region's number of orders, and their mean and greatest price.
 
 Some customers are unknown, and regions are any numbers.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-REGIONS = 64  # so many regions have room
+REGIONS = 64  # the most regions
 
 
 def inputs(rng, n):

@@ -58,7 +58,7 @@ class Draw:
         return self.random.choice(values)
 
     def size(self, most: int) -> int:
-        """Draws a number up to `most`, evenly over magnitudes; sometimes next to a power of two."""
+        """Draws a number up to `most`, evenly over magnitudes; sometimes within 1 of 2^k or of 1.5 times 2^k."""
         if most <= 1:
             return most
         size = int(2 ** self.random.uniform(0, (most + 1).bit_length()))
@@ -67,7 +67,7 @@ class Draw:
         return min(max(size, 0), most)
 
     def length(self, most: int = MOST_ITEMS) -> int:
-        """Draws the number of items of a row, so that the batch does not have too many."""
+        """Draws the number of items of a row; the batch has at most MOST_ITEMS."""
         return 0 if self.flip(0.02) else self.size(min(most, MOST_ITEMS // max(self.rows, 1)))
 
     def array(self, dtype: str, *own: int, shared: bool = True) -> None:

@@ -1,12 +1,12 @@
 // Runs CUDA kernels on a CPU, one block after the other, on one thread of the CPU. The threads of a block are fibers:
-// each runs until it waits for others, at a barrier or for a value of its warp. They run in a random order, which
+// each runs until it waits at a barrier or for values of other lanes. They run in a random order, which
 // differs from block to block, so the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1 draws other
 // orders.
 //
 // It finds
 // - wrong results, by the tests;
 // - a missing barrier of a block or warp, unless the results do not depend on the order of its threads;
-// - blocks that end without a wait for the last kernel, if their launch lets the two overlap;
+// - blocks that end without a wait for the kernel before theirs, if their launch lets them start before its end;
 // - barriers that not all threads reach, and lanes that are not in the mask that they name;
 // - reads of results, scratch memory and dynamic shared memory that nothing has written: all begin as garbage;
 // - writes outside of arrays, and to operands;
@@ -43,15 +43,15 @@ int thread();
 int threads();
 dim3 block();
 dim3 grid();
-// It is filled with garbage before each block.
+// Dynamic shared memory is filled with garbage before each block.
 void* dynamic_shared();
 
-// A thread that has ended counts as having arrived, as on a device.
+// In wait_for_block and wait_for_lanes, a thread that has ended counts as having arrived, as on a device.
 void wait_for_block();
 void wait_for_lanes(unsigned mask);
 void wait_at(int barrier, int threads);
 void arrive_at(int barrier, int threads);
-// Each block of a kernel that may start before the last one has ended calls this.
+// If a kernel may start before the kernel before it has ended, each of its blocks calls this.
 void wait_for_last_kernel();
 // A thread that waits for another one in a loop calls this.
 void yield();
@@ -64,7 +64,7 @@ struct Votes {
 Votes exchange(unsigned mask, uint64_t value);
 int count_block(bool vote);
 
-// Shared memory lies within this library's data.
+// 32-bit addresses of shared memory, which consists of static variables of this library.
 uint32_t address_of(const void* shared);
 void* at_address(uint32_t address);
 
