@@ -50,7 +50,7 @@ class Case:
 
     Args:
       name: the case's name within its family, a module.
-      inputs: makes the arrays from `(rng, scale)`; scale 1 is mostly 2^26 items. Cases that share it share arrays.
+      inputs: makes the arrays from `(rng, scale)`; scale 1 is mostly 2^26 items. Cases with one function share arrays.
       ours: our jittable function of the arrays.
       peers: jittable functions of the same arrays, `HostPeer`s or `TorchPeer`s, by name.
       bytes: computes, from the arrays, the bytes of one read of each input and one write of each output.

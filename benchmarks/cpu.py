@@ -45,7 +45,7 @@ class Goal:
 
 
 def _words(columns: int, values: int | None = None) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Makes columns of uint32, of the whole range or of so many values."""
+    """Makes columns of uint32, over the whole range or below `values`."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         whole = (random_keys(rng, ITEMS) for _ in range(columns))

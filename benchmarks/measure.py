@@ -1,8 +1,8 @@
 """Measures the device time of a jitted function.
 
-A call shorter than its dispatch would measure the host. So a program makes several short calls, which XLA records into
-one CUDA graph if it can, and repeats them in a loop for several rounds. Without the loop, a program of 32 calls of 5 us
-waits for the host, which spends about 200 us on its inputs and results.
+The time of a call shorter than its dispatch would be the host's. So a program makes several short calls, which XLA
+records into one CUDA graph if it can, and repeats them in a loop for several rounds. Without the loop, a program of 32
+calls of 5 us waits for the host, which spends about 200 us on its inputs and results.
 
 Each call of a round has its own inputs, because inputs smaller than the L2 cache would stay in it. An optimization
 barrier between calls and between rounds keeps XLA from sharing, fusing or reordering their work.

@@ -24,15 +24,14 @@ from benchmarks.peers import NotBuilt
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
 CACHE_BYTES = 120 << 20  # at least twice an H200's L2 cache
-MAX_SETS = 8  # the most sets of inputs in a program of short calls
+MAX_SETS = 8  # in a program of short calls: the calls per round, and the most distinct sets of inputs
 ROUNDS = 16  # rounds of a program of short calls
-TINY_MS = 0.02  # if a call takes less, a program makes four times as many calls
+TINY_MS = 0.02  # if a call takes less, a round has four times as many calls
 JUDGED_DEVICE = "NVIDIA H200"  # the cases' max_ms are for this device
-KEPT_BYTES = 2 << 30  # the inputs of earlier cases that are kept take at most so many bytes
+KEPT_BYTES = 2 << 30  # the most bytes of inputs of earlier cases that are kept
 # After a quick run, our side and peers whose time is below this multiple of ours are timed at full length.
 QUICK_RATIO = 1.1
-# If samples on a GPU spread more than DISTURBED, the timing is repeated up to AGAIN times. This happened in a fifth of
-# 615 cases that 18 processes measured.
+# If samples on a GPU spread more than DISTURBED, the timing is repeated up to AGAIN times.
 DISTURBED = 0.2
 AGAIN = 2
 

@@ -36,7 +36,7 @@ SLOWEST = 3.0  # a shape may take this multiple of the time at the operation's b
 NOISE = 1.02  # two timings of one program may differ by this ratio
 CALLS = 8  # calls in a program; four times as many if a call takes less than TINY_MS
 SAMPLES = 3  # samples in a timing
-AGAIN = 2  # both sides are timed again up to so often while XLA seems faster
+AGAIN = 2  # the most times that both sides are timed again while XLA seems faster
 MIN_MS = 0.012  # no call is shorter: launches and the host take this long
 
 
@@ -277,7 +277,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     """Times shapes that share inputs: compiles in parallel, then runs one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # So many sets of inputs leave the cache before their next use, even if a call reads only the smallest array.
+        # With this many sets, inputs leave the cache before their next use, even if calls read only the smallest array.
         min_bytes = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
         distinct = min(4 * CALLS, -(-CACHE_BYTES // max(min_bytes, 1)))
         drawn = min(distinct, CALLS)

@@ -29,7 +29,7 @@ function(mgpu_find_nvcc)
       list(APPEND site_packages ${folder}/nvidia/cu13/bin)
     endforeach()
   endforeach()
-  if(MGPU_KERNEL_PACKAGE)  # the package names the nvcc that it needs
+  if(MGPU_KERNEL_PACKAGE)  # the build of a package takes the nvcc among its requirements, or that of CUDA_HOME
     find_program(MGPU_NVCC nvcc PATHS $ENV{CUDA_HOME}/bin ${site_packages} NO_DEFAULT_PATH)
   endif()
   find_program(MGPU_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin PATHS /usr/local/cuda/bin ${site_packages})
@@ -113,7 +113,7 @@ if(MGPU_BUILD_CUDA)
     endif()
   endif()
   set(CMAKE_CUDA_COMPILER ${MGPU_NVCC})
-  if(NOT DEFINED CACHE{CMAKE_CUDA_FLAGS})  # otherwise, the next line would hide CUDAFLAGS of the environment from CMake
+  if(NOT DEFINED CACHE{CMAKE_CUDA_FLAGS})  # once the variable has a value, CMake does not read CUDAFLAGS
     set(CMAKE_CUDA_FLAGS "$ENV{CUDAFLAGS}")
   endif()
   string(APPEND CMAKE_CUDA_FLAGS " -L${MGPU_NVCC_ROOT}/lib")

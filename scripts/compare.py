@@ -24,7 +24,7 @@ from collections.abc import Sequence
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 from benchmarks import summary
 
-AGAIN = 3  # slower cases are measured again at most so often
+AGAIN = 3  # the most times that slower cases are measured again
 
 
 def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], repeats: int) -> dict[str, float]:

@@ -29,7 +29,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
-SANITIZED_SCALE = 2.0**-12  # 16,384 items fill a few tiles, as a checker slows kernels a hundredfold
+SANITIZED_SCALE = 2.0**-12  # 16,384 items fill a few tiles; a checker slows kernels down a hundredfold
 # XLA starts compilers as child processes, which can hang under a checker, so the checkers ignore child processes.
 SANITIZER_OPTIONS = ["--target-processes", "application-only", "--show-backtrace", "no", "--print-limit", "0"]
 # Known findings, by tool, program and kernel. racecheck does not model bar.arrive, after which the copying warp of a
@@ -42,8 +42,8 @@ KNOWN = {
     ("racecheck", "garbage"): {"expand_words", "match_tiles", "move_words", "search_tiles"},
     ("initcheck", "garbage"): {"merge_tiles", "plan_tiles"},
 }
-GARBAGE_SHARES = 6  # the calls on arbitrary values are divided among so many programs
-TEST_SHARE = 0.6  # tests may take at most this share of the time
+GARBAGE_SHARES = 6  # the number of programs among which the calls on arbitrary values are divided
+TEST_SHARE = 0.6  # if benchmarks follow, tests may take at most this share of the time
 
 
 class Clock:

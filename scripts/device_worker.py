@@ -18,7 +18,7 @@ LOST = (
     "unspecified launch failure",
 )
 
-GPUS = "JAX_MGPU_TEST_GPUS"  # the workers share so many GPUs; if unset, each worker sees all
+GPUS = "JAX_MGPU_TEST_GPUS"  # the number of GPUs that the workers share; if unset, each worker sees all
 
 if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")) and GPUS in os.environ:  # before JAX looks for devices
     os.environ["CUDA_VISIBLE_DEVICES"] = str(int(worker.removeprefix("gw")) % int(os.environ[GPUS]))

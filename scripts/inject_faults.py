@@ -4,8 +4,8 @@
     python scripts/inject_faults.py --faults memory threads      # some faults
     python scripts/inject_faults.py --functions mergesort join   # inject memory faults into these functions only
 
-Faults of the cache of compiled functions need a GPU. Without one, they are left out, and the table says so;
-`tests/cpp/images.cc` injects them into the cache alone.
+Faults of device memory and of the cache of compiled functions need a GPU. Without one, they are left out, and the table
+says so; `tests/cpp/images.cc` injects those of the cache into the cache alone.
 """
 
 from __future__ import annotations

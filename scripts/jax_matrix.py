@@ -1,6 +1,7 @@
-"""Builds one wheel against the headers of the oldest supported jaxlib, and tests it with several Pythons and JAXs.
+"""Builds one wheel against the headers of the jaxlib that pyproject.toml pins; tests it with several Pythons and JAXs.
 
-Each pair of versions gets a fresh virtual environment, in which all tests that need no GPU run:
+Each pair of versions gets a fresh virtual environment. The tests that need no GPU run in it, with one in sixteen of
+each test's variants:
 
     python scripts/jax_matrix.py                                  # this Python, and the versions of JAX below
     python scripts/jax_matrix.py --pythons python3.12 python3.14t --versions newest

@@ -3,9 +3,10 @@
     python scripts/profile_mesh.py --scale 0.5 --match scan partition
 
 The operations are the rows of `python -m benchmarks --mesh`. A row's time is from the beginning of its first event to
-the end of its last one; `busy` is the time in which some stream of the GPU worked. With `--timeline`, each event has a
-line: when it began, for how long the GPU had waited, how long it took, its instruction in the program, and the size of
-a copy. Command buffers are off, so short programs have longer gaps than in the benchmark.
+the end of its last one; `busy` is the time in which some stream of the GPU worked. With `--timeline`, each event that
+took, or followed a gap of, `--least` microseconds has a line: when it began, for how long the GPU had waited, how long
+it took, its instruction in the program, and the size of a copy. Command buffers are off, so short programs have longer
+gaps than in the benchmark.
 """
 
 from __future__ import annotations

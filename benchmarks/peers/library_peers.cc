@@ -9,7 +9,7 @@ namespace {
 struct XlaScratch final : peers::Scratch {
   explicit XlaScratch(ffi::ScratchAllocator& allocator) : allocator(allocator) {}
   void* allocate(size_t bytes) override {
-    // 16 is the most that XLA lets a caller request; its pool gives 256.
+    // An alignment of 16 bytes is the most that XLA lets a caller request; its pool gives 256.
     const auto memory = allocator.Allocate(bytes == 0 ? 1 : bytes, 16);
     if (!memory) throw CallError("no temporary memory of " + std::to_string(bytes) + " bytes");
     return *memory;

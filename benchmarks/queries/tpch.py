@@ -520,7 +520,7 @@ GROUP BY l_shipmode ORDER BY l_shipmode
         return Answer({"l_shipmode": modes, "high_line_count": high, "low_line_count": low}, groups)
 
 
-MAX_ORDERS = 256  # there is room for so many different numbers of orders
+MAX_ORDERS = 256  # the most different numbers of orders for which there is room
 
 
 class Q13:

@@ -19,7 +19,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-MAX_SIZE = 2**29  # a union of twice as many stays below 2^31
+MAX_SIZE = 2**29  # so a union of two arrays has fewer than 2^31 items
 PLOT_FORMATS = (".png", ".svg", ".pdf")
 MEAN_ROW, MEAN_INTERVAL = 30, 5
 CPU_SIZE, GPU_SIZE = 2**20, 2**26

@@ -1,8 +1,8 @@
 """Turns the description of an operation into a JAX primitive; no other module makes primitives.
 
 A family describes an operation on one problem: ranks of operands, a shape rule, a plain-JAX form, derivative rules.
-From this follow abstract evaluation, the lowerings to handlers of the same name or to plain JAX, batching, and a hidden
-result for scratch memory. These conventions hold:
+From this follow abstract evaluation, the lowerings to handlers of the same name or to plain JAX, batching and, on CUDA,
+a hidden result for scratch memory. These conventions hold:
 
 - The description names operands, results and attributes. A call passes operands by name, and a rule receives those that
   its parameters name. `expect_compiled_names` compares these names with those of the libraries.
@@ -10,7 +10,8 @@ result for scratch memory. These conventions hold:
 - Attributes are ints (flags and enumerations too) or `Keyed`, which `call_attributes` replaces by attributes that
   handlers can take.
 - A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all.
-  Handlers take both kinds, so the batching rule only moves axes.
+  Handlers take both kinds, so the batching rule only moves axes. But it repeats operands that are `streamed` or whose
+  buffer a result may take over.
 """
 
 from __future__ import annotations

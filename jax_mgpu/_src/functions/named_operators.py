@@ -298,7 +298,7 @@ def named_leaves(
     """Returns the leaves of a pytree `[n, ...]`, the function that rebuilds it from results, and n.
 
     `op` is a name, or a pytree of names that matches x or a prefix of its structure. Counts and indices have a dtype
-    that suffices for the items of all `devices`. Sums and products of integers have the type of `jnp.sum`, unless a
+    that suffices for the items of all `devices`. Sums and products of integers have the type `sum_dtype`, unless a
     dtype is given or they are `scanned`. `made` allows operators that a `Grouping` computes.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):

@@ -145,7 +145,7 @@ def _positions(
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """Returns the load and the leaf for kernels that map items as they load them; None and the leaves without such one.
+    """Returns the load and the leaf for a kernel that maps items as it loads them; without one, None and the leaves.
 
     Such kernels support one named operator over one array of numbers.
     """

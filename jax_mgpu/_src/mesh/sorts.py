@@ -119,7 +119,7 @@ def order_of_all(
     """Where devices share their memory: sorts the keys of all devices on each device.
 
     Returns: The global positions of this device's share of the sorted keys, -1 past it; their slots among those of all
-    devices; and their number. `share` takes where each device's keys begin among all, and their number.
+    devices; and their number. `share` takes where each device's keys begin among all keys, and the number of all keys.
     """
     n = keys.shape[0]
     everything, offsets, total = everywhere(axis, jax.lax.stop_gradient(keys), counts)

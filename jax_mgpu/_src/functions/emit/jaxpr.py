@@ -41,7 +41,7 @@ def called(equation: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
 
 
 RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
-MAX_STEPS = 64  # a scan over arrays is unrolled, up to so many steps
+MAX_STEPS = 64  # the most steps of a scan over arrays, which is unrolled
 
 
 class Writer(Lines):

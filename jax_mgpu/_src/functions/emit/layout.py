@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, SCALARS, Names, Unsupported, scalar_type
 
-MAX_LEAVES = 16  # ffi/function/item.h has room for so many
+MAX_LEAVES = 16  # as many as ffi/function/item.h has room for
 
 
 @dataclasses.dataclass(frozen=True)

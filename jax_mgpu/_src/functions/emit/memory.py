@@ -12,7 +12,7 @@ from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import describe
 from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
 
-MAX_CAPTURES = 16  # ffi/function/item.h has room for so many
+MAX_CAPTURES = 16  # as many as ffi/function/item.h has room for
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ SCALARS = {
     "float32": "f32",
     "float64": "f64",
 }
-MAX_SCALARS = 512  # a value has at most so many, unless it stays in memory
+MAX_SCALARS = 512  # the most scalars of a value that does not stay in memory
 MAX_ITEM_SCALARS = 128
 
 
