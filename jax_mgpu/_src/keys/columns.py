@@ -505,7 +505,7 @@ def expect_one_code(operation: str, keys: jax.Array | Columns) -> None:
 
 
 def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | None) -> Any:
-    """Returns keys that no mesh axis divides, in ascending order: an array, or `Columns`."""
+    """Returns checked keys that no mesh axis divides: an array, or `Columns` in ascending direction."""
     expect_told_apart(operation, **{argument: keys})
     given, _ = expect_keys(operation, argument, keys)
     if axis_name is not None:

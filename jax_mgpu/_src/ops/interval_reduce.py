@@ -152,7 +152,7 @@ def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.
 
 
 def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Array) -> Any:
-    """Combines states from `low` to `last`, which is not before it."""
+    """Combines the states from `low` to `last`, both included; `last` is not less than `low`."""
     combine = operator.combine
     n = known_size(jax.tree.leaves(states)[0].shape[0])
     levels = min(LEVELS, (n - 1).bit_length())
@@ -255,8 +255,8 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
     """Returns, for each row, the sum of the cotangents of the intervals that contain it, without subtractions.
 
-    If begins and ends ascend, as those of windows do, these intervals follow each other. If not, the plain-JAX form is
-    transposed.
+    If begins and ends ascend, as those of windows do, these intervals are consecutive ones. If not, the plain-JAX form
+    is transposed.
     """
     (x, *where), cotangent = operands, cotangents[0]
     low, high = _cut(x.shape[0], *where)

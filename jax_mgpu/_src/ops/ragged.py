@@ -293,7 +293,7 @@ def _gathered(name: str, x: jax.Array, fill_value: ArrayLike, **intervals: Any) 
 def rows_of_segments(
     operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: ArrayLike
 ) -> jax.Array:
-    """Returns `[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
+    """Returns `[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; rows must not share items."""
     m, n = begin.shape[0], x.shape[0]
     dtype = index_dtype(operation, "width", m * width, n)
     rows = width * jnp.arange(m, dtype=dtype)

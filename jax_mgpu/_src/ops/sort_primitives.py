@@ -21,7 +21,7 @@ class Method(enum.IntEnum):
 
     MERGING = 0  # merges whole rows; segments are sorted by the fastest method
     FASTEST = 1
-    NEARLY_SORTED = 2  # merges rows with many keys in place
+    NEARLY_SORTED = 2  # merges runs only where they overlap
     PARTITIONING = 3  # a stable partition by the highest `bits` bits, or more
 
 
