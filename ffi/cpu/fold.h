@@ -128,9 +128,9 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   }
 }
 
-// The combination of x[begin .. end), by kFew running states, or twice as many in a range of 8 * kFew items or more.
-// Items that fill no whole step are taken from a window of kFew items at the end of the range, so a branch predictor
-// can miss only the number of steps.
+// The combination of x[begin .. end): fewer than kFew items one by one, more items by kFew running states, and from
+// 8 * kFew items on by twice as many. Items that fill no whole step are taken from a window of kFew items at the end of
+// the range, so a branch predictor can miss only the number of steps.
 template <typename Operator>
 typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
                                     int64_t end) {

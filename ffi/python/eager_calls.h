@@ -34,7 +34,7 @@ bool fit(const Py_buffer& array, const char* at, int axis = 0) {
   return all;
 }
 
-// What core/eager.py says of all calls. JAX's options have a `value`.
+// What core/eager.py gives for the calls of all functions. An option of JAX has a `value`.
 struct EagerSettings {
   nb::object array, host_array;               // the types of arrays of JAX and of NumPy
   nb::object widths;                          // a `Width` by the dtype of an array of NumPy
@@ -133,7 +133,7 @@ class EagerCalls {
     return all;
   }
 
-  // Runs a call with values that the host converts: a program for each combination of shapes, types and settings.
+  // Runs a call with values that the host converts, by the program for its combination of shapes, types and settings.
   nb::object run_of_host(const nb::tuple& positional, const nb::dict& named, uint64_t hosts) const {
     const size_t n = positional.size();
     nb::list key, leaves;

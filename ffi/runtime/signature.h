@@ -1,5 +1,5 @@
-// The operands, results and attributes of an operation. Python compares its own names with these at import. Before
-// Arguments gives any of a call by name, it checks all against the types, shapes and ranges given here.
+// The operands, results and attributes of an operation. Python compares its own names with these at import. Arguments
+// checks a call against the types, shapes and ranges given here, before it gives any part of the call by name.
 #pragma once
 
 #include <algorithm>

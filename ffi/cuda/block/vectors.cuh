@@ -1,4 +1,4 @@
-// Loads and stores of 16 bytes at a time, which reach memory bandwidth.
+// Loads and stores of 16 bytes at a time, which reach memory bandwidth; and reductions by a thread that use them.
 #pragma once
 
 #include "algorithm/operators.h"

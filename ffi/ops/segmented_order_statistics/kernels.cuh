@@ -61,7 +61,7 @@ __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& 
 #pragma unroll
   for (int i = 0; i < kItems; ++i) codes[i] = i * lanes + lane < size ? task.order.encode(own[i]) : ~Code{0};
   sort_groups<kItems>(codes, lanes);
-  __syncwarp();  // the codes of the last segment have been read
+  __syncwarp();  // the codes of the previous segment have been read
 #pragma unroll
   for (int i = 0; i < kItems; ++i) room[i * kWarp + threadIdx.x % kWarp] = codes[i];
   __syncwarp();

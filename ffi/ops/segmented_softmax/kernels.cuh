@@ -94,7 +94,7 @@ struct Softmax {
     const int64_t row = segments.row(position);
     return position - row * segments.length < segments.live(row);
   }
-  // The tile in which the segment that is open at a tile's start begins.
+  // The tile in which the segment begins that is open at the start of `tile`.
   __device__ __forceinline__ int64_t owner(int64_t tile) const {
     const int64_t head = restarts.flat_head(maximum<int64_t>(listed[tile] - 1, 0));
     return clamp<int64_t>(head / tiling.tile_rows, 0, maximum<int64_t>(tile - 1, 0));
@@ -525,7 +525,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   if constexpr (kStaged) {
     share.store_staged(slots, kept);
     __syncthreads();
-    // This also stores rows that the last kernel overwrites, which are few.
+    // This also stores the few rows that close_tiles overwrites.
     stage.for_each([&]<int kCount>(int i) {
       Float items[kCount];
       load_bytes<sizeof(items)>(items, stage.place(i));

@@ -23,8 +23,8 @@ struct SoftmaxTiling {
   int slab_columns;
   int tile_rows;
 
-  // A tile is at least a sector wide, or two if rows do not begin where sectors do. Taller and narrower tiles took
-  // longer: docs/notes/select_ranks.md.
+  // Unless rows are shorter, a tile is at least a sector wide, or two if rows do not begin where sectors do. Taller and
+  // narrower tiles took longer: docs/notes/select_ranks.md.
   SoftmaxTiling(int64_t rows, int64_t width, int element_bytes)
       : rows(rows),
         width(width),

@@ -1,5 +1,5 @@
-// The first pass of a radix sort counts the digits of each segment, at all places at once. A digit's place is its index
-// in the key's rank, the word that compares as the key does.
+// Before its passes, a radix sort counts the digits of each segment, at all places at once. A digit's place is its
+// index in the key's rank, the word that compares as the key does.
 #pragma once
 
 #include "cuda/block/partition.cuh"

@@ -61,7 +61,7 @@ __global__ void list_long_segments(const __grid_constant__ P problem, Segments s
     return;
   const int64_t begin = descriptor.segment.begin, size = descriptor.segment.size();
   const int lane = threadIdx.x % kWarp;
-  // One addition counts the segment and its tiles, so that the list is in the order of the tiles.
+  // One addition counts the segment and its tiles, so that tiles are numbered in the order of the list.
   using Sum = unsigned long long;
   static_assert(sizeof(DigitTotals) == sizeof(Sum));
   Sum before = 0;

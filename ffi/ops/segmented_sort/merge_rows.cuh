@@ -24,7 +24,7 @@ __device__ void merge_short_group(const P& problem, const RunGroup& run_group, t
   for (int k = 0; k <= kRuns; ++k) bounds[k] = static_cast<int>(run_group.runs.bounds[k] - run_group.runs.begin());
   const int size = bounds[kRuns];
   typename P::Payload payload[P::kHasPayload ? kEach : 1];
-  __syncwarp();  // the warp's last merge has read its codes
+  __syncwarp();  // the warp's previous merge has read its codes
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int i = k * kWarp + lane;
@@ -107,7 +107,7 @@ struct MergeRowsShared {
   int64_t splits[2][kRuns];
 };
 
-// The first warp calls it, with one lane per run.
+// Finds where a tile's runs lie, and where they go in shared memory. The first warp calls it.
 template <typename P>
 __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, const int64_t* start,
                            const int64_t* stop, int size, const typename P::Word* keys, TileRuns& runs) {

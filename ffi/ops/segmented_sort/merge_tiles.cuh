@@ -11,7 +11,7 @@ constexpr int kPlanSlots = 4;  // three are in use: those of the tile, of the ne
 template <typename Order, typename Payload>
 struct MergeShared {
   using Shape = Problem<Order, Payload>;
-  // Each run starts within a separate chunk, and may end within one; a merge reads past the end of its runs.
+  // A run may leave the first and the last of its chunks partly empty; a merge reads past the end of its runs.
   static constexpr int kPadding = 2 * kRuns * 2 * (kChunkBytes / sizeof(typename Order::Word)) + Shape::kShape.items;
   alignas(kChunkBytes) typename Order::Word codes[2][(Shape::kTile + kPadding + 15) / 16 * 16];
   uint16_t from[Shape::kHasPayload ? Shape::kTile + Shape::kShape.items : 1];

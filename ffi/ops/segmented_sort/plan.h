@@ -125,7 +125,7 @@ struct CellCut {
   int left_start, right_start;
 };
 
-// The segment that holds a tile's first position, and the first listed head at or after that position.
+// The segment that holds a tile's first position, and the number of the first head from there on (listed_from).
 struct TileDescriptor {
   static constexpr int kByDigits = -1;
 

@@ -155,7 +155,7 @@ __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int6
   const Order order = problem.order;
   const int size = static_cast<int>(segment.size());
   const int bounds[3] = {0, static_cast<int>(edge - segment.begin), size};
-  __syncwarp();  // the warp's last merge has read them
+  __syncwarp();  // the warp's previous merge has read its codes
   for (int i = threadIdx.x % kWarp; i < size; i += kWarp) codes[i] = source.keys[segment.begin + i];
   __syncwarp();
   for (int i = threadIdx.x % kWarp; i < size; i += kWarp) {

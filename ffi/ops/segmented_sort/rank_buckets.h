@@ -37,7 +37,7 @@ class RankBuckets {
     while (((uint64_t{highest} - lowest) >> shift_) >= kBins) ++shift_;
   }
 
-  // Keys keep their input order within a bucket. Adds the starts of all buckets but the first to `heads`.
+  // Moves the keys to buckets, each in input order. Adds the starts of all buckets but the first to `heads`.
   void deal(cpu::Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
     const int64_t tasks = 4 * executor.concurrency();
     std::vector<std::vector<int64_t>> next(tasks);  // the counts of bins, then the places of the buckets' next keys

@@ -206,7 +206,7 @@ class DigitScatter {
 
  private:
   struct DigitColumn {
-    Offset base;     // where the digit begins in the segment; only in the segment's first tile
+    Offset base;     // where the digit begins in the segment; set only in the segment's first tile
     unsigned start;  // where the digit begins in the tile
     unsigned count;
   };
@@ -239,7 +239,7 @@ class DigitScatter {
   __device__ __forceinline__ bool has_words(const PassTile& tile) const {
     return !P::kSavesMemory || tile.index < problem_.row_word_tiles();
   }
-  // Items past the segment's end count as the largest digit, and come last.
+  // Items past the tile's live ones count as the largest digit, and come last.
   template <bool kWhole>
   __device__ __forceinline__ int digit(const typename P::Order& order, int i, int place, int size) const {
     const int digit = digit_at(order.rank(codes_[i]), place);
@@ -284,8 +284,8 @@ class DigitScatter {
     } else if (has_words(tile)) {
       store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
     }
-    // This repeats turn_into_places. A call of that function makes the compiler generate other code for 11 kernels,
-    // which was not timed.
+    // This repeats turn_into_places (digit_places.cuh). With a call of that function, the compiler generates other code
+    // for this kernel, which was not timed.
     unsigned end = count;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {

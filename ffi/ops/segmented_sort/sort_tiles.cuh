@@ -68,9 +68,9 @@ struct SortShared {
   typename Heads::Shared heads;
 };
 
-// If heads contradict each other, the segments of neighbouring tiles may overlap; then neither of these two is sorted
-// by digits. No two of the remaining segments overlap: one of them would hold the first position of the next tile in
-// the direction of the other, and the segment of that tile holds this position too.
+// If heads contradict each other, the segments of neighbouring tiles may overlap; then neither of the two is sorted by
+// digits. The remaining segments do not overlap: of two that did, one would hold the first position of a tile towards
+// the other whose own segment is different, so it would overlap the segment of a neighbouring tile.
 template <typename Order, typename Payload>
 __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, int64_t tile) {
   const TileDescriptor pair[2] = {problem.descriptors[tile], problem.descriptors[tile + 1]};

@@ -62,7 +62,7 @@ __device__ __forceinline__ Place first_of(Place own) {
   }
   if constexpr (kGroup > kWarp) {
     __shared__ Place firsts[kGroup / kWarp];
-    __syncthreads();  // all threads have read the values of the last call
+    __syncthreads();  // all threads have read the values of the previous call
     own = scan_warps<kGroup / kWarp>(firsts, own, own, [](Place a, Place b) { return minimum(a, b); }).all;
   }
   return own;
@@ -176,7 +176,7 @@ __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& 
     places[i] = position < size ? task.place(own[i], position) : Task::kNone;
   }
   sort_groups<kItems>(places, lanes);
-  __syncwarp();  // the positions of the last segment have been read
+  __syncwarp();  // the positions of the previous segment have been read
 #pragma unroll
   for (int i = 0; i < kItems; ++i) room[i * kWarp + threadIdx.x % kWarp] = static_cast<uint32_t>(places[i]);
   __syncwarp();

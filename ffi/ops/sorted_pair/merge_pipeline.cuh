@@ -23,7 +23,7 @@ struct TileKeys {
   bool open;  // so many keys of A and of B follow that merges need no bounds; then keys compare by `open_order`
   IntegerOrder<Word> open_order;
 
-  // The item `diagonal` may be one past the tile's last.
+  // If `diagonal` is past the tile's last item, the cursor is at the ends of both runs.
   __device__ MergeCursor cursor(int diagonal) const {
     if constexpr (!Order::kTotal) {
       if (open) return cursor(diagonal, open_order);

@@ -45,7 +45,7 @@ constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape)
 constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // fits all rows that other shapes fit
 
 // The levels of a row. In the first level, a block takes a part of the row's items; in each later level, a part of the
-// items that the previous level kept. It keeps the best k of its part. The last level has one block.
+// items that the previous level kept. Each block keeps the best k of its part. The last level has one block per row.
 struct TopKOperands::Levels {
   static constexpr int kMaxLevels = 4;
   int count = 0;
