@@ -41,7 +41,7 @@ MAX_TOTALS = 1 << 20
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
 # A reduction of more than MAX_STEPS items combines groups of GROUP neighbours without a loop, in one pass over memory.
 GROUP = 8
-# A loop body with a primitive whose name begins so is never compiled as one function.
+# XLA on a CPU never compiles a loop body as one function if the name of a primitive begins with one of these.
 CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
 
 
@@ -133,7 +133,7 @@ def _scanned_in_step(
         cut = jnp.zeros((n,), bool)
 
     def columns(x: jax.Array) -> jax.Array:
-        # Padding and its derivatives reach no item.
+        # Padding follows all items, so neither its values nor its derivatives reach one.
         x = jax.lax.pad(x, jnp.ones((), x.dtype), [(0, missing, 0), *[(0, 0, 0)] * (x.ndim - 1)])
         return x.reshape(blocks, length, *x.shape[1:]).swapaxes(0, 1)
 

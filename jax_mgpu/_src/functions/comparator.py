@@ -368,7 +368,7 @@ class _Comparison:
         return read(self.result).item()
 
     def as_keys(self) -> list[tuple[int, bool]] | None:
-        """Returns the compared columns and whether each is descending; None for other orders."""
+        """Returns the columns and whether each is descending; None unless they are compared one after the other."""
         count = len(self.scalars)
         if not 0 < count <= MAX_COLUMNS or self.result.origin != BOTH:
             return None
@@ -397,7 +397,7 @@ class _Comparison:
         segment = [position] * segmented
 
         def precedes(*both: jax.Array) -> Any:
-            (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]  # the positions are moved along
+            (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]  # positions are not compared
             items = ([x.astype(d) for x, d in zip(y[len(segment) :], dtypes, strict=True)] for y in (a, b))
             by_less = jnp.asarray(self.compared(_Scalars(), *items))
             return (a[0] < b[0]) | ((a[0] == b[0]) & by_less) if segmented else by_less
@@ -641,7 +641,7 @@ _lower_merges = mlir.lower_fun(_merged, multiple_results=True)
 
 
 def _lower(ctx: LoweringContext, *operands: ir.Value[Any], program: Keyed) -> Any:
-    # A sine in a sort's comparator crashes XLA for GPUs.
+    # Comparators with costly primitives go to merges, because a sine in a sort's comparator crashes XLA for GPUs.
     is_costly = any(equation.primitive.name in COSTLY for equation in program.value.jaxpr.eqns)
     return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
 

@@ -119,7 +119,7 @@ class SortByLess:
         return cls(operation, items, (heads, flags, count_operand(operation, "count", count, items.n)))
 
     def run(self, values: Pytree) -> Any:
-        """Returns the sorted keys, with any values."""
+        """Returns the sorted keys, with values if there are any."""
         leaves, unflatten = flatten_values(self.operation, "values", values, self.items.n, "keys")
         if values is None:
             return self._sorted(with_indices=False)[0]

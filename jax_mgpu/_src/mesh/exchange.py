@@ -51,7 +51,7 @@ class Parts:
         begins = before(sizes)
         if behind is not None:
             begins += behind.sizes.sum(0, dtype=sizes.dtype)
-        # Items without a slot are not sent; they occur only if keys are out of order.
+        # Items without a slot are not sent. Some have none if keys are out of order, or if a join needs another method.
         self.places = jnp.minimum(begins, slots)  # on the receiver, [from, to]
         self.sizes = jnp.minimum(begins + sizes, slots) - self.places
 

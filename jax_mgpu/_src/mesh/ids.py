@@ -59,7 +59,7 @@ def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: ja
 
 
 def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
-    """Returns the results or, for extrema, the items and positions at these indices."""
+    """Returns the results or, for argmin and argmax, the items and positions at these indices."""
     if len(leaves) == 1:
         return [found]
     return [take_columns(leaves[0], found), jnp.where(found < 0, -1, take_columns(leaves[1], found))]

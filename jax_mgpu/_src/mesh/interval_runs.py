@@ -20,7 +20,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 
 def fits(axis: Axis, intervals: int, size: int) -> bool:
-    """Whether a device has room for data of all intervals and devices."""
+    """Whether a number for each device and each interval of all devices takes no more room than a device's slots."""
     return axis.size**2 * intervals <= size
 
 

@@ -183,7 +183,7 @@ def align(
     *,
     descending: bool,
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
-    """Distributes keys and leaves of both sides along the merge path; also returns this device's number of items."""
+    """Distributes keys and leaves of both sides along the merge path; also returns this device's numbers of items."""
     return _dealt(axis, [a, *a_leaves], [b, *b_leaves], (a_count, b_count), descending=descending)
 
 
@@ -292,9 +292,9 @@ def merge(
 def _merge_order(
     axis: Axis, a: jax.Array, b: jax.Array, counts: jax.Array, *, even: bool, descending: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the slots, of all devices, of this device's share of both arrays' items in order, and their number.
+    """Returns where the items of this device's share of the merged arrays are, and their number.
 
-    For devices that share their memory: each merges all keys. Slots of b follow those of a.
+    Places count the slots of a on all devices, then those of b. Devices share their memory, and each merges all keys.
     """
     unused_a, unused_b = (x.shape[0] - counts[:, i] for i, x in enumerate((a, b)))
     (a, a_offsets, a_total), (b, b_offsets, b_total) = (

@@ -168,7 +168,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
     """Returns one result, the same on all devices."""
     local = _local(axis, op, x, n, count)
     if isinstance(local, _Named) and local.kind == Kind.ADD and jnp.issubdtype(local.x.dtype, jnp.integer):
-        return local.finish(axis.sum(local.total(count)))  # in any order
+        return local.finish(axis.sum(local.total(count)))  # sums of integers are the same in any order
     every = _EveryState(axis, local.has_items, local.total(count))
     return local.finish(_or_identity(local, *every.total(local.combine(0))))
 

@@ -65,7 +65,10 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Returns the keys of ascending codes; for a code that no key has, a key that exceeds the same keys."""
+    """Returns the keys of ascending codes.
+
+    For a code that no key has, the result is a key that exceeds the keys of all lower codes, and no other key.
+    """
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
