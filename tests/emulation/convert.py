@@ -36,7 +36,7 @@ def converted(text: str) -> str:
 
 
 def main() -> None:
-    """Converts the .cu, .cuh and .h files of a folder that are not up to date."""
+    """Converts a folder's .cu and .cuh files, and its .h files that conversion changes, if they are not up to date."""
     source, target = map(pathlib.Path, sys.argv[1:])
     for path in sorted(source.rglob("*")):
         if path.suffix not in (".cu", ".cuh", ".h"):

@@ -56,7 +56,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Draws operands of any values; a run checks shapes of results, and that operands and memory beside them stay."""
+    """Draws operands of any values; a run checks that results have the right shapes, and nothing else was written."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))

@@ -106,7 +106,7 @@ def _last(a: Any, b: Any) -> Any:
     return b
 
 
-# Each name has a function of two items, its identity, and the names of an item's leaves.
+# Each name has a function of two items, its identity or None, and the names of an item's leaves.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "plus": (lambda a, b: a + b, 0, ()),
     "maximum": (lambda a, b: jnp.where(a > b, a, b), None, ()),

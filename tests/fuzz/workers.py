@@ -1,4 +1,4 @@
-"""Several processes that share the programs; one that dies or hangs is a failure, and is restarted."""
+"""Several processes that share the programs. If one dies or hangs, that is a failure, and the next program follows."""
 
 from __future__ import annotations
 
