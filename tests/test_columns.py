@@ -320,7 +320,7 @@ def test_long_columns_travel(dtypes, least, sorts):
 
 
 def test_no_positions_are_counted():
-    """Without 64-bit integers, no type holds the positions of so many items, and a sort needs none."""
+    """Without 64-bit integers, no type holds the positions of 2^31 items, and a sort of keys needs none."""
     columns = [jax.ShapeDtypeStruct((2**31,), d) for d in ("uint32", "int32", "float32")]
     assert list(jax.eval_shape(lambda *x: mgpu.sort(x), *columns)) == columns
 

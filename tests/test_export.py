@@ -156,7 +156,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     command = [sys.executable, "-c", AGAIN]
-    shortest = {}  # of two processes, because others may disturb one
+    shortest = {}  # the shorter times of two processes, because other work may disturb one
     for process in range(3):
         run = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
         report, hits = json.loads(run.stdout.splitlines()[-1])

@@ -129,7 +129,7 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
 @pytest.mark.parametrize("scratch", [None, np.int8])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8])
 def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
-    """The last result of such a call could be mistaken for scratch memory."""
+    """The last result of a call without scratch memory could be mistaken for it."""
     x = jnp.arange(8, dtype=dtype)
     avals = [jax.ShapeDtypeStruct((8,), dtype)]
     call = jax.ffi.ffi_call(

@@ -601,7 +601,7 @@ def test_quantiles_of_long_rows(rng, case):
 @pytest.mark.long
 @pytest.mark.parametrize("count", [None, 0, 3])
 def test_ranks_past_the_items_give_the_last_item(count):
-    """Cuts over a mesh axis ask for such ranks; plain JAX runs them if they are few."""
+    """Cuts over a mesh axis ask for ranks past the items."""
     x, ranks = jnp.array([5, 1, 4, 2], jnp.int32), jnp.array([0, 2, 3, 9, -1], jnp.int32)
     live = np.sort(np.asarray(x)[:count])
     given = jnp.array([] if count is None else [count], jnp.int32)
@@ -623,7 +623,7 @@ def test_quantiles_of_a_batch(rng):
     np.testing.assert_allclose(shared, np.quantile(x[0], q), rtol=1e-9)
     few = jax.vmap(lambda at: mgpu.quantile(x[0], at))(q[:2, 0])
     np.testing.assert_allclose(few, np.quantile(x[0], q[:2, 0]), rtol=1e-9)
-    many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)  # CUDA's kernels do not take so many ranks
+    many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)  # more ranks than CUDA's kernels take
     np.testing.assert_allclose(many, np.quantile(x, q.reshape(-1), axis=1).T, rtol=1e-9)
     assert np.isnan(mgpu.quantile(np.append(x[0], np.nan), 0.5))
 

@@ -19,7 +19,7 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# CUDA sorts so many items by digits, and a CPU has several tiles.
+# A GPU sorts N items by digits; a CPU sorts them in several tiles.
 N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 

@@ -157,7 +157,7 @@ def test_functions_of_the_same_values_and_other_derivatives() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_a_function_with_rules_is_one_function() -> None:
-    """However often such a function is traced, no program is compiled again."""
+    """Traced again, a function with derivative rules of its own is the same function, so nothing is compiled again."""
 
     def program():
         return jax.make_jaxpr(lambda x: mgpu.reduce(x, "add", map=lambda v: jax.nn.relu(v) + 7))(jnp.ones(3))
