@@ -1,7 +1,8 @@
-"""Functions of `jax.numpy` on the kernels of this package: the same signatures and results, often in less time.
+"""Functions of `jax.numpy` on the kernels of this package: the same signatures and results, often faster than JAX's.
 
 `import jax_mgpu.numpy as jnp` can replace the import of `jax.numpy`: all names that this module lacks come from there.
-Kernels run if they are faster; every other call is JAX's own.
+Kernels run if they are faster or, on a GPU, if JAX's sums may have other bits in each run; every other call is JAX's
+own.
 """
 
 from __future__ import annotations

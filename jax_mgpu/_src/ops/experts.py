@@ -1,7 +1,7 @@
 """Routing of a mixture of experts: dispatches tokens, and combines experts' outputs per token.
 
-Both are gathers, and each is the transpose of the other, because a row belongs to one slot of one token. JAX's
-transposes would be scatters, which add in any order on a GPU.
+Both gather rows. Without weights, each is the transpose of the other, because a row belongs to one slot of one token.
+JAX's transposes would be scatters, which add in any order on a GPU.
 """
 
 from __future__ import annotations

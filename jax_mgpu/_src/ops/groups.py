@@ -324,7 +324,7 @@ class Groups(SegmentedItems):
         return take_or_fill(x, self.heads, unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """Returns rows of values in the caller's order."""
+        """Returns the rows of x, which is in the caller's order, that are at these places among the sorted rows."""
         return take_or_fill(x, self._given(places), unique=True)
 
     def _given(self, places: jax.Array) -> jax.Array:

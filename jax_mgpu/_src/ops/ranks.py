@@ -253,10 +253,11 @@ def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> S
 
 
 def _candidates_room(n: int, k: int, width: int) -> int:
-    """Returns a number of items that the candidates of random rows exceed in one row of a million.
+    """Returns room for the candidates of a row; in about one random row of a million, they exceed it.
 
     CUDA's kernels bound the candidates by an item of a sample: that of rank `k * sample / n`, plus four standard
-    deviations. The room is for five standard deviations more.
+    deviations. The room is for five standard deviations more. If the candidates exceed the room, a block selects from
+    the whole row.
     """
     # candidate_sample of ffi/ops/top_k_candidates/plan.h
     sample = min(max(n // 24, 2048), 2**15 // max(width, 4), n)

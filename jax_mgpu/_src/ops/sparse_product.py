@@ -1,8 +1,9 @@
 """The product of two sparse matrices: places of entries, and values.
 
-A term of the product pairs an entry of A with an entry of the row of B that its column names. There may be far more
-terms than entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are sums
-over triples of entries of A, of B and of the result. Each derivative is such a sum too, with other roles for the three.
+A term of the product pairs an entry of A with an entry of B, whose row is the column of A's entry. There may be far
+more terms than entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are
+sums over triples of entries of A, of B and of the result. Each derivative is such a sum too, with other roles for the
+three.
 """
 
 from __future__ import annotations
