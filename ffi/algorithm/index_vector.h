@@ -52,7 +52,7 @@ MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
 }
 
-// A row's live items are its first ones; operations ignore the items after them.
+// A row's live items are its first ones; operations ignore the items after them, the dead ones.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live
   int64_t stride = 0;  // from row to row

@@ -125,7 +125,7 @@ struct Segments {
 
 // Cells of `width` positions are sorted first, then round k merges runs of 2^k cells in pairs. Runs are counted from
 // the segment's own first cell, so a segment over c cells needs ceil(log2(c)) rounds at any position. If they were
-// counted from the grid's origin, a short segment across a large power of two would need every round.
+// counted from the grid's origin, a short segment across the middle of the grid could need every round.
 template <typename Index>
 MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
   return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);

@@ -194,7 +194,7 @@ struct PlacedRuns {
   int count[kRuns];
 };
 
-// With payload, `from` has the place that each code came from.
+// With payload, `from` has the low half of the shared address that each code came from.
 template <typename P>
 struct MergedTile {
   const typename P::Word* codes;

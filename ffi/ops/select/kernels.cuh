@@ -1,5 +1,5 @@
-// One pass turns the mask into a bitmap, and counts the kept items of each tile; a second kernel sums up the counts;
-// then the block of each tile lists the positions of its kept items in shared memory, and moves these items.
+// mark_kept turns the mask into a bitmap, and counts the kept items of each tile. sum_tiles sums up the counts. In
+// write_kept, the block of each tile lists the positions of its kept items in shared memory, and moves these items.
 #pragma once
 
 #include "cuda/block/tail.cuh"

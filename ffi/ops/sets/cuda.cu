@@ -1,5 +1,5 @@
 // One pass over the inputs: the balanced path cuts both into tiles, a block merges a tile and selects the kept items,
-// and a look-back over the tiles finds their slots.
+// and a look-back over the tiles finds the slots of these items. Short rows have a kernel of their own.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"

@@ -9,8 +9,8 @@ namespace mgpu::cuda {
 
 constexpr int kSumThreads = 1024;
 
-// Finds the sum of a row's counts before each group of tiles: one block per row, one thread per group. Calls
-// finish(row, all) with the sum of the whole row.
+// Finds the sum of a row's counts before each group of tiles: one block per row, in which a thread takes a group at a
+// time. Calls finish(row, all) with the sum of the whole row.
 template <typename Finish>
 __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finish finish) {
   __shared__ int64_t warp_sums[kSumThreads / kWarp];
