@@ -53,7 +53,7 @@ class Case:
         return self
 
     def redraw(self, rng: np.random.Generator) -> None:
-        """Draws new items of each argument from those that it has."""
+        """Draws new items of each argument that is not fixed from the items that it has."""
 
         def redrawn(x: Any) -> Any:
             return rng.choice(x.ravel(), x.shape) if isinstance(x, np.ndarray) and x.size else x

@@ -215,7 +215,7 @@ def test_sums_in_tables_of_digits_are_exact(rng, width, size, kind):
 @pytest.mark.parametrize("kind", ["uniform", "one id"])
 @pytest.mark.parametrize(("width", "size"), [(1, 50), (1, 5000), (8, 2048)])
 def test_sums_in_tables_of_digits_have_the_bits_of_any_order(rng, width, size, kind):
-    """This holds even where many items have exponents that a table has no digits for."""
+    """The order makes no difference even if many items have exponents that a table has no digits for."""
     n = MANY // width + 3
     x, ids, order = mixed(rng, (n, width), -60, 20), drawn_ids(rng, kind, n, size), rng.permutation(n)
     x[:: n // 7] *= np.float32(2.0**90)

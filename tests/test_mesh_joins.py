@@ -122,7 +122,7 @@ def test_any_order(rng, devices, kinds):
 
 
 def columns_of(keys):
-    """Returns two columns of 48 bits, equal where keys are; every third key has a NaN."""
+    """Returns two columns, of 48 bits together, equal where keys are; every third key has a NaN."""
     return (keys // 3).astype(np.int32), np.array([-1, np.nan, 0], jnp.bfloat16)[keys % 3]
 
 

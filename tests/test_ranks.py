@@ -554,7 +554,7 @@ def test_quantiles_at_ranks_are_items(rng, dtype):
             ordered = x[oracle.sort_indices(x[:live])]
             got = np.asarray(mgpu.quantile(x, np.array([0.0, 0.5, 1.0]), count=count))
             at = [0, live // 2, live - 1]
-            own = [True, live % 2 == 1, True]  # the median of an even number lies between two
+            own = [True, live % 2 == 1, True]  # the median of an even number of items lies between two of them
             np.testing.assert_array_equal(got[own], ordered[at].astype(got.dtype)[own])
 
 

@@ -41,7 +41,7 @@ CASES = [
 
 
 def rows(rng, dtype, op, *shape):
-    """Draws items whose results are exact; for means and logsumexp, they have moderate sizes."""
+    """Draws items whose results are exact; for operators of ROUNDED and STATISTICS, items of moderate size."""
     if dtype == "bool":
         return rng.random(shape) < 0.7
     if op in ROUNDED or op in STATISTICS:
@@ -155,7 +155,7 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
         same(mgpu.segmented_reduce(ones, [0], op)[0], expected)
         same(mgpu.reduce_by_id(ones, ids, 1, op)[0], expected)
         same(mgpu.scan(ones, op)[-1], expected)
-    # A mean is rounded once: its sum may exceed float16.
+    # A mean is rounded once: the sum of its items may exceed float16.
     same(mgpu.reduce(np.full((2_000, 2), 1_000, jnp.dtype(dtype)), "mean"), np.full(2, 1_000, jnp.dtype(dtype)))
 
 

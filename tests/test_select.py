@@ -160,7 +160,7 @@ def test_derivatives(rng):
 
 
 def runs_of(keys, heads, size, count):
-    """Returns starts of runs, each segment's first start, and the number of runs."""
+    """Returns starts of runs, the number of runs before each segment, and the number of all runs."""
     n = len(keys)
     live = oracle.live_count(count, n)
     ranks = oracle.rank(keys[:live])

@@ -369,7 +369,7 @@ def test_segmented_shift(rng):
 
 @pytest.mark.parametrize(("dtype", "trailing"), [("int8", ()), ("float32", ()), ("uint16", (3,)), ("float32", (40,))])
 def test_segmented_shift_over_tiles(rng, dtype, trailing):
-    """Heads are spread out, crowded around a tile's edge, or all past the last item; none is where the array starts."""
+    """Heads are spread out, crowded around a tile's edge, or all past the last item; no head is at position 0."""
     n = 20_011 if not trailing else 5_003
     program = jax.jit(lambda x, heads, by, count: mgpu.segmented_shift(x, heads, by, 7, count=count))
     x = rng.integers(0, 100, (n, *trailing)).astype(dtype)

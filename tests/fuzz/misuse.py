@@ -1,4 +1,4 @@
-"""Misuse: every argument of every function gets each invalid value, and each call must raise an error of one form."""
+"""Misuse: arguments get the invalid values of their kind, and each such call must raise an error of one form."""
 
 from __future__ import annotations
 

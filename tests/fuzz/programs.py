@@ -145,7 +145,7 @@ def key_step(shape: Shape, v: Vector) -> Step:
 
 
 def expand_step(shape: Shape, v: Vector) -> Step:
-    """Repeats the item at position i as often as i % 3."""
+    """Repeats the live item at each position i, i % 3 times."""
     size = int(shape.choice((v.n, 2 * v.n)))
 
     def lengths(np_or_jnp: Any, pool: Pool) -> Any:
@@ -165,7 +165,7 @@ def expand_step(shape: Shape, v: Vector) -> Step:
 
 
 def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
-    """Searches for one vector's live items in another; other slots give 0."""
+    """Searches for one vector's live items in another; slots past the live items give 0."""
     side = shape.choice(("left", "right"))
 
     def run(pool: Pool) -> list[Any]:
