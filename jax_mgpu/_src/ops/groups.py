@@ -130,7 +130,7 @@ def group_by(
       over a mesh axis, in the global array.
 
     Raises:
-      TypeError: an argument's dtype is not one of the above.
+      TypeError: an argument's dtype is not one of the above, or `size` or `dropna` is not static.
       ValueError: an argument's shape is not one of the above, or `op` is not known; 2^31 items or more without
         `jax_enable_x64`.
 

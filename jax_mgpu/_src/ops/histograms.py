@@ -123,8 +123,8 @@ def histogram(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above, or the range is not finite or descends; 2^31 items or
-        more without `jax_enable_x64`.
+      ValueError: an argument's shape is not one of the above, or the host knows that the range is not finite or
+        descends; 2^31 items or more without `jax_enable_x64`.
 
     Time is O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, that of a sort. A number of bins
     without `range` takes two more passes. With `weights`, a call takes the time of `search` and `bincount`. Results are

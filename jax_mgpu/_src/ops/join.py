@@ -144,7 +144,7 @@ def join(
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
-        Cannot be combined with `null_equal=False`.
+        Cannot be combined with `null_equal=False` or `axis_name`.
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns may
         have up to 64 bits in all. Each device gets an equal share of the result's rows; one row of a may have its rows
         on several devices. Indices are positions in the global arrays; `size` and the number are the device's own.

@@ -397,7 +397,7 @@ def quantile(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+      ValueError: an argument's shape or method is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory. With a
     derivative, over a mesh axis, and on CUDA if there are more than three quantiles, fewer than 2^14 items in a row, or

@@ -395,8 +395,9 @@ def segmented_reduce(
       dtype: see `reduce`.
       ddof: see `reduce`.
       commutative: see `reduce`.
-      axis_name: see `reduce`. A device's heads are the starts of the segments that start among its own items, counted
-        from its first item; a segment continues on the devices that follow, up to the next head.
+      axis_name: see `reduce`; cannot be combined with `indices` or `weights`. A device's heads are the starts of the
+        segments that start among its own items, counted from its first item; a segment continues on the devices that
+        follow, up to the next head.
 
     Returns:
       A result `[m, ...]` for each array of x. Indices are positions in x or, with `indices`, among the entries. Over a
@@ -495,9 +496,8 @@ def reduce_by_key(
       can exceed `size`. Slots past the number of runs hold 0 (-1 for indices).
 
     Raises:
-      TypeError: as `reduce`.
-      ValueError: as `reduce`; also a size that is not a non-negative integer, and 2^31 items or more without
-        `jax_enable_x64`.
+      TypeError: as `reduce`; also a size that is not static.
+      ValueError: as `reduce`; also a negative size, and 2^31 items or more without `jax_enable_x64`.
 
     Time is O(n + size): one pass over the keys finds the heads of the runs, and a segmented reduction combines the
     values.

@@ -99,8 +99,8 @@ def reduce_by_id(
       indices are positions in the global array.
 
     Raises:
-      TypeError: as `reduce`.
-      ValueError: as `reduce`; also a size that is not a non-negative integer, or another number of ids than of items.
+      TypeError: as `reduce`; also a size that is not static.
+      ValueError: as `reduce`; also a negative size, or another number of ids than of items.
 
     Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
     matter (sums of integers, minima, maxima, their indices, bitwise operators). Sums of floats of at most 32 bits also

@@ -82,7 +82,7 @@ def sort(
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools gives a direction for each
         column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
-      bits: a promise that the keys are integers from 0 to `2**bits - 1`. Fewer bits may be faster.
+      bits: a promise that the keys, one array, are integers from 0 to `2**bits - 1`. Fewer bits may be faster.
       axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
         may have up to 64 bits in all.
       even: over a mesh axis, the devices' numbers of items differ by at most one; if False, devices are filled from the
