@@ -1,6 +1,6 @@
 // After list_heads (ops/scan), normalize_tiles or differentiate_tiles finishes the segments that begin and end in one
-// tile. For the segments that cross a tile's edges, it stores the maximum and the sum of each column. join_parts joins
-// these along each segment, and close_tiles writes the rows of such segments, so that no tile waits for another.
+// tile. For the segments that cross a tile's edges, it stores a Part of each column. join_parts joins these parts along
+// each segment, and close_tiles writes the rows of such segments, so that no tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -24,7 +24,7 @@ constexpr int kBlocks = 3;
 // Sums of exponentials below this lose precision, if the maximum is not the segment's own.
 constexpr float kLeastSum = 0x1p-24f;
 
-// The maximum m of a part of a segment, and the sum of exp(x - m) over its items x.
+// A part of a segment: a number m, at least as large as all items x of the part, and the sum of exp(x - m) over them.
 template <typename Float>
 struct Part {
   Float max;

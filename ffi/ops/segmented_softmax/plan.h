@@ -59,9 +59,9 @@ struct SoftmaxTiling {
 };
 
 // For each tile: the number of heads before it (where the start of each problem counts as one more head), its first and
-// last heads, and the maximum and the sum of each column over the tile's rows of the segments that cross its start
-// (`opening`) and its end (`open`). In the tile where a segment begins, join_parts replaces `open` by the values of the
-// whole segment.
+// last heads, and for each column a Part (kernels.cuh) of the segment that crosses the tile's start (`opening`) and one
+// of the segment that crosses the tile's end (`open`). In the tile where a segment begins, join_parts replaces `open`
+// by the Part of the whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

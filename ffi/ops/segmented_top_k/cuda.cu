@@ -8,7 +8,7 @@ namespace mgpu::cuda {
 
 namespace segment_top_k {
 
-// For at most kTopKSteps results. Groups have as many lanes as plan.h says.
+// For at most kTopKSteps results, or rows without items. Groups have as many lanes as plan.h says.
 template <int kChoice, typename Order>
 void find_short(const Call& call, const Task<Order>& task, cudaStream_t stream) {
   constexpr int kLanes = kTopKLanes[kChoice];
