@@ -37,7 +37,7 @@ def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: 
 def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
     """Makes columns, positions and, from two columns of uint32, one uint64 key.
 
-    `values` is "random", "1,000 values" per column, or "two values" in the first one, of which all bits differ.
+    `values` is "random", "1,000 values" per column, or "two values": those of the first column differ in all bits.
     """
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ class Row(NamedTuple):
       row: family and name, or operation and shape, with a slash.
       ours: ms.
       peers: ms of each peer that ran and agrees.
-      max_ms: the limit, if the run was judged.
+      max_ms: the limit, if the run was on an H200 at scale 1.
       date: of our time, in UTC.
       commit: the measured commit; empty if unknown.
     """

@@ -114,7 +114,7 @@ def is_varying(x: object) -> bool:
 
 
 def varying_alike(functions: Sequence[Callable[[], Any]], *like: object) -> list[Callable[[], Any]]:
-    """Returns functions whose results vary over the manual axes of `like` if they vary in some of the functions.
+    """Returns functions in which a result varies over the manual axes of `like` if it does in any of the given ones.
 
     JAX types some results, such as the indices of a sort, as varying over too few axes.
     """
@@ -328,7 +328,7 @@ def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[li
 
 
 def automatic_devices(ctx: LoweringContext) -> int:
-    """Returns the number of devices over which XLA splits a lowering rule's output: along axes that are not Manual."""
+    """Returns the number of devices over which XLA splits a lowering rule's output; Manual axes do not count."""
     axis_context = ctx.module_context.axis_context
     if isinstance(axis_context, _SPMDAxisContext):
         sizes = axis_context.mesh.shape
@@ -422,7 +422,7 @@ def free_of_explicit_axes() -> AbstractContextManager[Any]:
 
 
 def partition_spec(x: Aval) -> Sequence[Any]:
-    """Returns each axis's sharding; None if the mesh is not Explicit."""
+    """Returns each axis's sharding; None for all of them if the mesh is not Explicit."""
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
 

@@ -408,7 +408,10 @@ def _is_operand(leaf: jax.Array | np.ndarray) -> bool:
 
 
 def _is_kept(leaf: Any) -> bool:
-    """Whether a program takes a leaf as it is: an array, None, or a NumPy array whose type JAX has or integers fit."""
+    """Whether a program takes a leaf as it is.
+
+    It takes arrays of JAX, None, and NumPy arrays whose types JAX has, or whose integers fit these types.
+    """
     kind = type(leaf)
     if kind is not np.ndarray:
         return kind is ArrayImpl or leaf is None

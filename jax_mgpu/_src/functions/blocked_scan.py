@@ -36,7 +36,7 @@ SHORT_BLOCK, MAX_STEPS = 64, 256
 # At most MAX_TOTALS totals of blocks are scanned by doubling. The derivative of doubling keeps all totals of each step:
 # up to 20/64 as many states as items.
 MAX_TOTALS = 1 << 20
-# From MIN_UNROLLED items on, a CPU's step takes up to MAX_UNROLLED items, of at most STEP_BYTES in all. XLA compiles a
+# From MIN_UNROLLED items on, a CPU's step takes as many items as STEP_BYTES hold, 1 to MAX_UNROLLED. XLA compiles a
 # loop whose body moves less than 1 KB as one function. In any other body, each operation is a slow call.
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
 # A reduction of more than MAX_STEPS items combines groups of GROUP neighbours without a loop, in one pass over memory.

@@ -65,7 +65,7 @@ def group_by(
         counts = axis.gather(given)
         plain, restore = plain_leaves(leaves)
         all_keys, offsets, total = keys_of_all(axis, keys, counts)
-        # The last slot never has a group: `runs` gives its number to slots past the groups, which take what it holds.
+        # Results past this device's groups are taken from the last slot, which never has a group.
         slots, asked_here = axis.size * n + 1, dataclasses.replace(asked, axis_name=None)
         with by_construction():
             values = restore([everywhere(axis, x, counts, (offsets, total))[0] for x in plain])

@@ -127,7 +127,7 @@ class AlignedPair:
         return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 
     def cut(self, side: int, right: bool) -> jax.Array:
-        """Returns, for each item of a side, how many of the other array are less (or no greater); -1 if dead."""
+        """Counts, for each item, the other side's items that are less (if `right`, no greater); -1 if dead."""
         copies = self._copies(side, 1 - side, smallest=not right)
         found, before = self._search(side, 1 - side, right), self.before[1 - side]
         found += before + copies if right else before - copies
@@ -237,7 +237,7 @@ def _window(
 ) -> jax.Array:
     """Returns this device's rows of one side, followed by 0; for devices that share their memory.
 
-    Rows of all devices are first gathered to their places among the items of both sides, which are less than `end`.
+    Rows of all devices are first gathered to their places among the items of both sides. All places are below `end`.
     """
     form, n = RowForm(axis.operation, "x", x), x.shape[0]
     own, missing = np.arange(axis.size) * n, np.full(axis.size, axis.size * n)
@@ -245,7 +245,7 @@ def _window(
     given: dict[str, Any] = {"fill_value": form.fill(0), "disjoint": True}
     every = {"starts": np.append(starts, axis.size * n).astype(edges.dtype), "offsets": edges, "total": total}
     rows = gather_rows(x=axis.gather_rows(form.pack("x", x)), size=end, **every, **given)[0]
-    # Of the runs that start at cuts, only that of this side's begin has rows. XLA would compile a kernel to choose it.
+    # Only the run at this side's first cut has rows: XLA would compile a kernel to choose one of the cuts.
     offsets = np.array([0, 0, 0, slots] if side else [0, slots, slots, slots], cuts.dtype)
     window = {"starts": cuts, "offsets": offsets, "total": length[None]}
     return form.unpack(gather_rows(x=rows, size=slots, **window, **given)[0])

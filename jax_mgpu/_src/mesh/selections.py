@@ -168,7 +168,7 @@ def _unique_of_all(
     all_keys, offsets, total = keys_of_all(axis, keys, counts)
     with by_construction():
         wanted_here: dict[str, Any] = {**wanted, "return_counts": True}
-        # The last slot never has a key: slots past the keys take what it holds.
+        # Results past this device's keys are taken from the last slot, which never has a key.
         found, *results, numbers, _ = local_unique(
             in_form(all_keys), size=axis.size * n + 1, count=total[0], **wanted_here
         )
