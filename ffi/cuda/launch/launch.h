@@ -1,4 +1,4 @@
-// Helpers for launches, which every kernel file uses.
+// Helpers for launches.
 #pragma once
 
 #include <cuda_runtime.h>

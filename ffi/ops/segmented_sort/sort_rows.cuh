@@ -36,9 +36,9 @@ template <typename P>
 struct RestoringShared : SortRowsShared<P> {
   EqualItems equals[SortRowsShared<P>::kWarps];
 };
-// Packed rows of floats with negative zeros or NaNs are sorted by ranks (Order::rank), which do not keep the zeros'
-// signs and the NaNs' bits, so the codes are restored afterwards. In long rows, this would cost floats without such
-// values 4%.
+// Packed rows of floats without payload, but with negative zeros or NaNs, are sorted by ranks (Order::rank). These do
+// not keep the zeros' signs and the NaNs' bits, so the codes are restored afterwards. In long rows, this would cost
+// floats without such values 4%.
 template <typename P>
 constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>
