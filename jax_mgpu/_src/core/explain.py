@@ -41,8 +41,8 @@ class Step(NamedTuple):
 
     Attributes:
       operation: its name. A public function may consist of several.
-      variant: the name of the variant; `"one kernel"` if there is only one, `"threads"` on a CPU, `"a compiled
-        function"` for a kernel that CUDA compiles from a caller's function, or `"plain JAX"`.
+      variant: the name of the variant; `"one kernel"` if there is only one, `"threads"` on a CPU, `"plain JAX"`, or
+        `"a compiled function"` for a kernel that CUDA compiles from a caller's function.
       condition: why this variant was chosen; empty if there is no choice.
       tiles: the items per block, by name of the tile.
       passes: passes over memory; one reads the operands and writes the results.

@@ -1,6 +1,6 @@
 """Reductions and scans by a caller's function, in kernels that are compiled for it.
 
-The function is traced once on one item, and written as lines of operations (emit/), which are an attribute of the call.
+The function is traced once on two items, and written as lines of operations (emit/), an attribute of the call.
 The handler compiles these lines when XLA loads the program, perhaps in another process. Plain JAX serves functions that
 cannot be written so, other platforms, machines without NVRTC, and derivatives that are no recurrences
 (scan_tangents.py).
@@ -60,7 +60,7 @@ from jax_mgpu._src.functions.operators import (
 from jax_mgpu._src.functions.scan_tangents import Partials, partials_of, scan_tangents
 from jax_mgpu._src.functions.transform import Load, map_leaves
 
-RULES = "custom_jvp", "custom_vjp"  # names of primitives with a caller's derivative rules begin so
+RULES = "custom_jvp", "custom_vjp"  # how names of primitives with a caller's derivative rules begin
 
 # If a function combines each element of an item's arrays by itself, columns are scanned separately. A kernel that walks
 # along rows scans them if the numbers of all leaves have one width, at most 8 bytes, and a column's item has at most

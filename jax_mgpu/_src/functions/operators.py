@@ -106,7 +106,7 @@ def accumulator_dtype(dtype: DTypeLike) -> Any:
 
 
 def sum_dtype(dtype: DTypeLike) -> np.dtype:
-    """Returns the type of sums and products of bools or integers: `jnp.sum`'s below 32 bits, else their own."""
+    """Returns the type of sums and products: `jnp.sum`'s for bools, 8 and 16 bits, else that of the integers."""
     if np.dtype(dtype).itemsize >= 4:
         return np.dtype(dtype)
     default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
