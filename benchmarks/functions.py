@@ -1,4 +1,4 @@
-"""Python functions as operators, compared with named operators that do the same."""
+"""Python functions as operators, compared with named operators that do the same and with XLA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expands, gathers, scatters and moves of short and long intervals, a gather of wide rows, and sums over windows."""
+"""Expands, gathers, scatters and moves of intervals, a gather of wide rows, and sums and maxima over windows."""
 
 from __future__ import annotations
 
