@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax
@@ -188,6 +189,46 @@ def test_many_lookups_in_a_table_with_gaps(rng):
     values = np.arange(5000, dtype=np.float32)
     expected = [places.get(key, -1) for key in wanted.tolist()]
     same_bits(mgpu.lookup(wanted.astype(np.int32), keys, values, default=-1), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("m", [0, 40, 400])
+@pytest.mark.parametrize("dtype", ["int32", "uint64", "float32", "complex64"])
+def test_lookups_of_hundreds_of_keys(rng, dtype, m):
+    """A CPU takes the values by a kernel, in a batch by loops of XLA."""
+    n = 2 * tables.CPU_MIN_DISPATCHED
+    with jax.enable_x64(True):
+        keys, table = rng.integers(0, 2 * m + 1, (3, n)), rng.permutation(2 * m)[:m]
+        values, default = rng.integers(0, 99, m).astype(dtype), np.dtype(dtype).type(7)
+        places = [[table.tolist().index(key) if key in table else -1 for key in row] for row in keys]
+        expected = np.where(np.array(places) >= 0, np.append(values, default)[places], default)
+        lookup = functools.partial(mgpu.lookup, default=default)
+        same_bits(lookup(keys[0], table, values), expected[0])
+        same_bits(jax.vmap(lookup, in_axes=(0, None, None))(keys, table, values), expected)
+        same_bits(jax.vmap(lookup)(keys, np.stack([table] * 3), np.stack([values] * 3)), expected)
+
+
+def test_derivatives_of_lookups_of_hundreds_of_keys(rng):
+    n, m = 2 * tables.CPU_MIN_DISPATCHED, 40
+    keys, table = rng.integers(0, 50, (3, n)), rng.permutation(50)[:m]
+    weights = rng.integers(-9, 9, (3, n)).astype(np.float32)
+
+    def loss(values, default, keys, weights):
+        return mgpu.lookup(keys, table, values, default=default) @ weights
+
+    grads = jax.vmap(jax.grad(loss, (0, 1)), in_axes=(None, None, 0, 0))(jnp.ones(m), 1.0, keys, weights)
+    expected = [[row[own == key].sum() for key in table] for own, row in zip(keys, weights, strict=True)]
+    same_bits(grads[0], np.array(expected, np.float32))
+    same_bits(grads[1], weights.sum(1) - grads[0].sum(1))
+    same_bits(jax.grad(loss)(jnp.ones(m), 1.0, keys[0], weights[0]), grads[0][0])
+    with jax.enable_x64(True):
+        check_grads(functools.partial(loss, keys=keys[0], weights=weights[0]), (np.ones(m), 1.0), order=2)
+
+
+def test_a_lookup_runs_on_its_callers_thread():
+    """XLA runs programs of 1,000 operations on another thread, but does not count those of kernels."""
+    keys, values = jnp.arange(tables.CPU_MIN_PLACED - 1), jnp.ones(tables.CPU_MIN_PLACED - 1)
+    compiled = jax.jit(mgpu.lookup).trace(keys, keys, values).lower(lowering_platforms=("cpu",)).compile()
+    assert "cpu" not in mgpu.backends() or compiled.cost_analysis()["flops"] < 1000
 
 
 def test_nothing_to_look_up():

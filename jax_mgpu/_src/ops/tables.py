@@ -46,6 +46,7 @@ from jax_mgpu._src.keys.columns import (
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, in_order, rows_in_order
 from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.intervals import gather_rows
 from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 from jax_mgpu._src.ops.unsorted_pairs import but_nan, is_nan
 
@@ -118,14 +119,15 @@ def lookup(
 
     def by_search() -> list[jax.Array]:
         places = _places_by_search(name, checked, live, table)
-        rows = take_or_fill(table.order, places, -1)
+        taken = _take_few if surely(lambda: CPU_MIN_DISPATCHED <= n < CPU_MIN_PLACED) else _take
+        rows = taken(table.order, places, jnp.full((1,), -1, table.order.dtype))
         is_short = surely(lambda: sum(looked_up) * m <= n)
 
         def values_of(x: jax.Array, fill: jax.Array) -> jax.Array:
             # Putting the values of a short table in the order of its keys takes less time than looking up rows.
             if is_short:
-                return take_or_fill(gather(x, table.order, unique=True, inside=True), places, fill, or_none=True)
-            return take_or_fill(x, rows, fill, or_none=True)
+                return taken(gather(x, table.order, unique=True, inside=True), places, fill)
+            return taken(x, rows, fill)
 
         parts = zip(leaves, fills, looked_up, strict=True)
         return [values_of(x, fill) if done else rows for x, fill, done in parts]
@@ -154,6 +156,44 @@ def lookup(
 
 
 CPU_MIN_PLACED = 4096  # for fewer keys, a search for each is faster than a table of positions or a sort
+CPU_MIN_DISPATCHED = 128  # with as many keys, XLA would run the program of a lookup on another thread
+
+
+def _take(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
+    return take_or_fill(x, indices, fill, or_none=True)
+
+
+@jax.custom_jvp
+def _take_few(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
+    """Does the same for vectors, on a CPU by a kernel.
+
+    XLA runs a program of 1,000 operations on another thread than its caller's, but does not count those of kernels.
+    """
+    rows: jax.Array = platform_dependent(x, indices, fill, cpu=_take_by_kernel, default=_take)
+    return rows
+
+
+@_take_few.defjvp
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    (x, indices, fill), (x_dot, _, fill_dot) = primals, tangents
+    return _take_few(x, indices, fill), _take(x_dot, indices, fill_dot)
+
+
+@jax.custom_batching.custom_vmap
+def _take_by_kernel(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
+    n, dtype = indices.shape[0], indices.dtype
+    offsets, total = jnp.arange(n, dtype=dtype), jnp.full((1,), n, dtype)
+    rows = gather_rows(
+        x=x[:, None], starts=indices, offsets=offsets, total=total, fill_value=fill, size=n, disjoint=True
+    )[0]
+    return rows[:, 0]
+
+
+@_take_by_kernel.def_vmap
+def _(axis_size: int, batched: list[bool], *operands: jax.Array) -> tuple[jax.Array, bool]:
+    """A batch has enough items for loops of XLA, which take less time for each."""
+    del axis_size
+    return jax.vmap(_take, in_axes=[0 if is_batched else None for is_batched in batched])(*operands), True
 
 
 def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
