@@ -119,7 +119,7 @@ def histogram(
 
     Returns: `(counts, edges)`. Counts are numbers of items, `[m - 1]`, int32 (int64 from 2^31 items on), or sums of the
       weights, as in `bincount`. Items outside of the edges, and NaNs, are not counted. Computed edges have the type of
-      x or, for integers, JAX's default float. If an item is NaN, computed edges are NaN, and no item is counted.
+      x or, for integers, JAX's default float. Without `range`, one NaN makes all edges NaN, and no item is counted.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
