@@ -65,7 +65,7 @@ struct TemporaryBuffer {
   EntryBuffer<Order, Payload> buffer() const { return {order, keys.get(), payload.get()}; }
 
   Order order;
-  std::unique_ptr<typename Order::Word[]> keys;  // not zeroed: zeroing would take a third of a sort's time
+  std::unique_ptr<typename Order::Word[]> keys;  // not zeroed
   std::unique_ptr<Payload[]> payload;
 };
 
@@ -78,8 +78,8 @@ inline ThreadRoom& kept_room() {
   return room;
 }
 
-// Two arrays for a task, in memory that the calling thread reuses: fresh pages for each tile would cost more than
-// sorting the tile. A thread keeps one buffer for all types, of at most kMaxKept bytes.
+// Two arrays for a task, in memory that the calling thread reuses. A
+// thread keeps one buffer for all types, of at most kMaxKept bytes.
 template <typename First, typename Second>
 class ThreadScratch {
  public:
@@ -166,9 +166,9 @@ void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Le
   merge_runs(from, half, from + half, count - half, into_scratch ? scratch : items, less);
 }
 
-// Stable sort by the digits of each item's rank (the word that compares as its key does), the least significant digit
-// first. The lowest rank is subtracted from all ranks, so their range decides the number of passes. The fewer items,
-// the narrower the digits.
+// Stable sort by the digits of each item's rank (the word that compares
+// as its key does), the least significant digit first. The lowest rank is
+// subtracted from all ranks, so that a narrow range takes fewer passes.
 template <typename Item, typename Order>
 void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   using Word = typename Order::Word;

@@ -45,10 +45,10 @@ class Running {
   int64_t parts_;
 };
 
-// Ranges of up to this many items are read as windows of this size, with the items past their ends masked.
+// fold_few reads ranges of up to this many items as windows of this size, with the items past their ends masked.
 constexpr int kFew = 8;
 
-// Arithmetic states are selected by their bits, because compilers make branches of a conditional.
+// Arithmetic states are selected by their bits, to avoid branches.
 template <typename State>
 State choose(bool first, State a, State b) {
   if constexpr (std::is_arithmetic_v<State>) {
@@ -68,7 +68,7 @@ typename Operator::State fold_lanes(const Operator& op, typename Operator::State
   return lanes[0];
 }
 
-// x[begin .. end) has at most kFew of the `count` items of x. The length is unpredictable, so there is no branch on it.
+// x[begin .. end) has at most kFew of the `count` items of x.
 template <typename Operator>
 typename Operator::State fold_few(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end,
                                   int64_t count) {
@@ -89,9 +89,9 @@ constexpr bool kElementIsState = false;
 template <typename State, ArithmeticKind kKind>
 constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
 
-// Combines kGroup ranges of at most kFew items each, for operators that use no positions, in about half the time of
-// kGroup calls of fold_few, and with the same bits. Range s is the first lengths[s] items of x from begins[s] on, where
-// kFew items can be read.
+// Combines kGroup ranges of at most kFew items each, for operators that use no
+// positions; results have the bits that fold_few gives. Range s is the first
+// lengths[s] items of x from begins[s] on, where kFew items can be read.
 constexpr int kGroup = 32;
 template <typename Operator>
 void fold_few_of_group(const Operator op, const typename Operator::Element* x, const int32_t* begins,
@@ -128,9 +128,9 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   }
 }
 
-// The combination of x[begin .. end): fewer than kFew items one by one, more items by kFew running states, and from
-// 8 * kFew items on by twice as many. Items that fill no whole step are taken from a window of kFew items at the end of
-// the range, so a branch predictor can miss only the number of steps.
+// The combination of x[begin .. end): fewer than kFew items one by one, more items
+// by kFew running states, and from 8 * kFew items on by twice as many. Items that
+// fill no whole step are taken from a window of kFew items at the end of the range.
 template <typename Operator>
 typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
                                     int64_t end) {

@@ -30,14 +30,14 @@ __device__ __forceinline__ uint16_t float_to_half(float x) {
   return bits;
 }
 
-// 2 to the power of x, with an error of at most two units in the last place. Results below 2^-126 are 0.
+// 2 to the power of x, approximately. Results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_approximately(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// 1 / x, with an error of at most one unit in the last place, if neither |x| nor |1 / x| is below 2^-126.
+// 1 / x, approximately, if neither |x| nor |1 / x| is below 2^-126.
 __device__ __forceinline__ float reciprocal_approximately(float x) {
   float reciprocal;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
@@ -102,7 +102,7 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
 #endif
 }
 
-// This is one instruction, which the compiler does not always find.
+// One instruction.
 __device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigned c) {
   unsigned all;
   asm("lop3.b32 %0, %1, %2, %3, 0x80;" : "=r"(all) : "r"(a), "r"(b), "r"(c));
@@ -198,8 +198,8 @@ __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
                : "r"(static_cast<int>(in_b)), "n"(kBytes));
 }
 
-// Advances B or A, and loads the next head, in 8 instructions. The compiler would take 13: it renames both heads and
-// both addresses, and joins them again by four moves.
+// Advances B if `in_b`, else
+// A, and loads the next head.
 template <typename Word>
 __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& b_key) {
   if constexpr (sizeof(Word) == 4) {

@@ -1,4 +1,4 @@
-// Finds the compiled program of an eager call by its arguments (core/eager.py). Python code takes several times longer.
+// Finds the compiled program of an eager call by its arguments (core/eager.py).
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -190,7 +190,7 @@ __device__ Value prefix_of(uint64_t* words, int64_t tiles, int64_t tile, const L
 }
 
 // Publishes a tile's sum and those of groups that it ends, and returns the tile's prefix. Every tile calls it. With
-// needed = false, a tile waits only if it is the last of a group, and gets the identity or its prefix.
+// needed = false, a tile waits only if it is the last of a group, and may get the identity instead of its prefix.
 template <typename Value, typename Combine>
 __device__ Value look_back(uint64_t* words, int64_t tiles, int64_t tile, const Value& aggregate, const Value& identity,
                            Combine combine, bool needed = true) {

@@ -38,8 +38,8 @@ __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool
   }
 }
 
-// Lane l loads the items at l, l + lanes, and so on. A load under a condition would wait for the load before it, so
-// places past the last item read the last one. An empty segment must begin at an item.
+// Lane l loads the items at l, l + lanes, and so on. Places past the last item read the
+// last one, so that no load is under a condition. An empty segment must begin at an item.
 template <int kItems, typename Word>
 __device__ __forceinline__ void load_group(const Word* items, int size, int lanes, Word (&own)[kItems]) {
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), last = maximum(size, 1) - 1 - lane;

@@ -1,5 +1,5 @@
-// Merging by one thread: it finds its place in the merge of two sorted runs in shared memory, and takes its items from
-// there on. No step has a branch. Each kernel uses the step with the fewest comparisons that its runs allow:
+// Merging by one thread: it finds its place in the merge of two sorted runs in shared
+// memory, and takes its items from there on. The steps differ in what they ask of the runs:
 //
 //   take_either    runs end in greatest words, and equal words are the same: one load and one comparison per step
 //   take_in_order  like take_either, but among equal words A's go first, which their addresses tell
@@ -28,9 +28,9 @@ __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code 
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
-// The cursor after the first `diagonal` items of the merge: it searches the merge path in halving strides. The first
-// one, `stride`, is a power of two and at least half of the shorter run. If it is constant, a step takes 9 instructions
-// with shared addresses, and 17 with indices. The cursor lies within the runs even if keys are not sorted.
+// The cursor after the first `diagonal` items of the merge: it searches the merge path
+// in halving strides. The first one, `stride`, is a power of two and more than half of
+// the shorter run. The cursor lies within the runs even if keys are not sorted.
 template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
                                                      int stride, Less less) {
@@ -80,7 +80,7 @@ struct MergeHeads {
         a_key(keys[cursor.a]),
         b_key(keys[cursor.b]) {}
 
-  // Uses & and |, because a branch would cost more than the comparisons.
+  // Uses & and | to avoid branches.
   template <typename Less>
   __device__ bool next_is_b(Less less) const {
     return (b < b_end) & ((a >= a_end) | less(b_key, a_key));
@@ -88,8 +88,8 @@ struct MergeHeads {
   __device__ void take(bool in_b) { advance(in_b, a, b, a_key, b_key); }
 };
 
-// Heads as codes, so that each code is computed once. With kOpen, neither run ends. All lanes make one load per step,
-// because two predicated loads conflict on banks more often.
+// Heads as codes, so that each key is encoded once. With kOpen, neither
+// run ends. A step makes one load, from the run that it takes from.
 template <typename Order, bool kOpen_>
 struct CodeHeads {
   using Word = typename Order::Word;
@@ -162,9 +162,9 @@ __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int
   }
 }
 
-// Takes kItems outputs of a merge of two runs, each followed by kItems largest words. Such a word may be taken for an
-// equal item of the other run, so equal words must be interchangeable. The sum of the two places to read next grows by
-// one with each item, so one place gives the other, and a step has only one load: shared memory bounds a merge.
+// Takes kItems outputs of a merge of two runs, each followed by kItems largest words. Such a word may be
+// taken for an equal item of the other run, so equal words must be interchangeable. The sum of the two places
+// to read next grows by one with each item, so one place gives the other, and a step has only one load.
 template <int kItems, typename Word, typename Take>
 __device__ void take_either(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);

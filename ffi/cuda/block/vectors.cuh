@@ -1,4 +1,4 @@
-// Loads and stores of 16 bytes at a time, which reach memory bandwidth; and reductions by a thread that use them.
+// Loads and stores of 16 bytes at a time, and reductions by a thread that use them.
 #pragma once
 
 #include "algorithm/operators.h"
@@ -78,8 +78,8 @@ class Gathered {
   typename Operator::State state_;
 };
 
-// The index of an extremum of 32-bit items. A 32-bit code and a 32-bit offset from `begin` take half the instructions
-// of a 64-bit state. If no code is less than the identity's, the first item is the answer.
+// The index of an extremum of 32-bit items, kept as a 32-bit code and a 32-bit offset
+// from `begin`. If no code is less than the identity's, the first item is the answer.
 template <typename Word, typename State>
   requires(sizeof(Word) == 4)
 class Gathered<ArgExtremum<Word, State>> {
@@ -253,9 +253,9 @@ class Gathered<ArgExtremum<Word, State>> {
   int offset_ = -1;
 };
 
-// Combines the items of x[begin .. end), fewer than 2^30, that thread `thread` of `threads` takes. A thread's items are
-// not neighbours, so the operator must commute. Offsets have 32 bits, because small reductions wait for the addresses
-// of their loads.
+// Combines the items of x[begin .. end), fewer than 2^30,
+// that thread `thread` of `threads` takes. A thread's
+// items are not contiguous, so the operator must commute.
 template <int kInFlight, typename Part, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {

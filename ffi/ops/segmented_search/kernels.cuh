@@ -1,8 +1,8 @@
-// Each thread looks up several needles in lockstep, so that several reads are in flight.
-//
-// A load whose lanes read different cache lines occupies a multiprocessor for one cycle per line. So a search reads
-// keys one by one only until a sector, of 32 bytes, has all remaining keys, and then reads the sector. With a search
-// tree (search_tree.h), it searches the top of the tree in shared memory, then reads one sector per level.
+// Each thread looks up several needles in lockstep, so that several
+// reads are in flight. A search reads keys one by one until a
+// sector, of 32 bytes, has all remaining keys, and then reads the
+// sector. With a search tree (search_tree.h), it searches the top
+// of the tree in shared memory, then reads sectors of lower levels.
 #pragma once
 
 #include "cuda/ptx.cuh"
@@ -12,7 +12,7 @@ namespace mgpu::cuda::segment_searching {
 
 constexpr int kThreads = 256;
 constexpr int kItems = 4;   // needles per thread
-constexpr int kBlocks = 3;  // per multiprocessor; with more blocks, ptxas postpones reads to save registers
+constexpr int kBlocks = 3;  // per multiprocessor
 constexpr int kTreeThreads = 1024;
 constexpr int kTreeItems = 2;
 constexpr int kMakeThreads = 256;
@@ -382,7 +382,7 @@ __device__ __forceinline__ void narrow_by_top(NeedleSearch<Word, Position>& sear
   search.narrow(separators, static_cast<Position>(found), shift);
 }
 
-// `parts` blocks share a row, and each looks up `part` needles.
+// `parts` blocks share a row; `part` is the most needles that a block looks up.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kTreeThreads, 1)
     search_tree(const __grid_constant__ SegmentedSearchOperands operands, Order order,

@@ -6,17 +6,17 @@
 
 namespace mgpu {
 
-// Level 0 is the haystack itself. Each level above has every fanout-th key of the level below it, as a code. A node is
-// the keys of one sector. Its first key is also in the level above, so a search reads one node per level. The top level
-// is small enough for shared memory. A row's positions in the tree count from the start of the sector of its first key.
+// Level 0 is the haystack itself. Each level above has every fanout-th key of the level below
+// it, as a code. A node is the keys of one sector. The top level is small enough for shared
+// memory. A row's positions in the tree count from the start of the sector of its first key.
 struct SearchTree {
   static constexpr int kSectorBytes = 32;
   static constexpr int kMaxLevels = 24;
   static constexpr int kTopBytes = 128 << 10;
   static constexpr int kSmallTopBytes = 32 << 10;
-  // A node of prefixes stands for the nodes of levels 1 and 2 between two neighbouring keys of level 3, and is as large
-  // as one node. It has 16 words of 16 bits: a shift and, for each sector but the first, kPrefixBits bits of its first
-  // key, from the shift on. In all higher bits, the two keys agree. So a search reads one sector in place of two.
+  // A node of prefixes stands for the nodes of levels 1 and 2 between two neighbouring keys of level 3,
+  // and is as large as one node. It has 16 words of 16 bits: a shift and, for each sector but the first,
+  // kPrefixBits bits of its first key, from the shift on. In all higher bits, the two keys agree.
   static constexpr int kPrefixBits = 15;
   static constexpr int kPrefixLevel = 2;  // nodes of prefixes take the place of this level; level 1 is not made
 

@@ -47,8 +47,8 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
   const int join_bits = column_bits(kJoinColumns), close_bits = column_bits(kCloseColumns);
   launch_overlapping(call, stream, join_parts<Element>, blocks(ceil_div<int64_t>(tiles, kJoinWarps), join_bits),
                      kJoinThreads, 0, task, join_bits);
-  // If segments are short, about a hundred rows of a tile are in segments that cross its edges, and a thread takes
-  // eight rows of a column.
+  // If segments are short, the threads
+  // suffice for the open rows of most tiles.
   launch_overlapping(call, stream, has_tangents ? close_tiles<true, Element> : close_tiles<false, Element>,
                      blocks(tiles, close_bits), clamp(16 << close_bits, 64, kCloseThreads), 0, task, close_bits);
 }

@@ -1,6 +1,6 @@
-// After list_heads (ops/scan), normalize_tiles or differentiate_tiles finishes the segments that begin and end in one
-// tile. For the segments that cross a tile's edges, it stores a Part of each column. join_parts joins these parts along
-// each segment, and close_tiles writes the rows of such segments, so that no tile waits for another.
+// After list_heads (ops/scan), normalize_tiles or differentiate_tiles finishes the segments that begin
+// and end in one tile. For the segments that cross a tile's edges, it stores a Part of each column.
+// join_parts joins these parts along each segment, and close_tiles writes the rows of such segments.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -24,7 +24,7 @@ constexpr int kBlocks = 3;
 // Sums of exponentials below this lose precision, if the maximum is not the segment's own.
 constexpr float kLeastSum = 0x1p-24f;
 
-// A part of a segment: a number m, at least as large as all items x of the part, and the sum of exp(x - m) over them.
+// For a part of a segment: m and the sum of exp(x - m) over its items x; for tangents, 0 and a sum of terms.
 template <typename Float>
 struct Part {
   Float max;
@@ -37,12 +37,12 @@ __device__ __forceinline__ Float least() {
   return sizeof(Float) == 4 ? Float(-0x1.fffffep127) : Float(-0x1.fffffffffffffp1023);
 }
 
-// The exponential of a difference from a maximum.
+// exp(x); for float, approximately.
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
 __device__ __forceinline__ double power(double x) { return exp(x); }
 
-// A sum of exponentials is never so small or so large that the fast reciprocal is inexact. The sum is 0 if all items
-// are -inf.
+// The fast reciprocal suffices, because sums are neither
+// tiny nor huge. A sum is 0 if all items are -inf.
 __device__ __forceinline__ float reciprocal(float sum) { return reciprocal_approximately(sum); }
 __device__ __forceinline__ double reciprocal(double sum) { return 1 / sum; }
 
@@ -77,7 +77,7 @@ struct Softmax {
   Divisor group_items;  // items of the rows of a thread, in all columns
   bool is_aligned;      // whether all arrays are aligned to 16 bytes
   Segments segments;
-  Segments restarts;  // has no counts, because a row past a count is in no sum, and needs no segment
+  Segments restarts;  // the same segments without counts
   int64_t tiles;
   const int64_t* listed;
   int* first_head;  // one for each tile; the tile's size if it has no head
@@ -219,7 +219,7 @@ struct Group {
     if (first > 0) slots[first] = opening;
     put(opening, running);
     running = map(running);
-    // ptxas makes new predicates from these bits. It would keep those of the loop above, each by two instructions.
+    // From reversed bits, ptxas makes new predicates instead of keeping those of the loop above.
     const unsigned reversed = __brev(heads);
 #pragma unroll
     for (int i = kRows - 1; i >= 0; --i) {
@@ -348,8 +348,8 @@ struct Share {
     }
   }
 
-  // Rows outside the bitmap `live` get `nothing`. Rows of one column are moved by vectors, because single items of the
-  // lanes would lie in a quarter of the banks.
+  // Rows outside the bitmap `live` get `nothing`. Rows of one
+  // column are moved by vectors, to avoid conflicts of banks.
   __device__ __forceinline__ void load_staged(const Slots<Float>& slots, unsigned live, Float nothing,
                                               Float (&items)[kRows]) const {
     if (task.tiling.width == 1) {
@@ -381,8 +381,8 @@ struct Share {
     return dead;
   }
 
-  // Calls visit(i, item) for the rows i of a bitmap. A pointer goes from row to row: offsets of 64 bits from the first
-  // row would take ten instructions each.
+  // Calls visit(i, item) for the rows i of a bitmap. A pointer
+  // from row to row takes fewer instructions than offsets.
   template <typename Array, typename Visit>
   __device__ __forceinline__ void for_each_row(Array* array, unsigned bits, Visit visit) const {
     array += offset();
@@ -445,9 +445,9 @@ struct Share {
   }
 };
 
-// Items are shifted by the maximum of their segment if kExact, else by that of their column of the tile, which takes
-// half the instructions. In the second case, if the sum of a segment is so small that it has lost precision, or is NaN,
-// this function returns false and stores no results.
+// Items are shifted by the maximum of their segment if kExact, else by that of their
+// column of the tile. In the second case, if the sum of a segment is so small that it
+// has lost precision, or is NaN, this function returns false and stores no results.
 template <bool kExact, bool kStaged, typename Element>
 __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;
@@ -525,7 +525,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   if constexpr (kStaged) {
     share.store_staged(slots, kept);
     __syncthreads();
-    // This also stores the few rows that close_tiles overwrites.
+    // This also stores rows that close_tiles overwrites.
     stage.for_each([&]<int kCount>(int i) {
       Float items[kCount];
       load_bytes<sizeof(items)>(items, stage.place(i));
@@ -551,8 +551,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
   normalize_exactly<kStaged>(task);
 }
 
-// Tangents of a softmax or of its logarithm need one total of each segment. Registers have no room for both operands,
-// so they are read again, mostly from the cache.
+// Tangents need one total of each segment. Both operands
+// are read twice, because registers have no room for them.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;
@@ -728,12 +728,12 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
       if constexpr (kTangents) tangents[n] = widen(task.t[offset + row_of(n) * width]);
     }
   };
-  load();  // before the search for the parts of the segments, which waits for memory several times
+  load();  // before the search for the parts of the segments
   const auto get = [&](int64_t of) {
     const Part<Float> part = task.open[of * width + column];
     return Part<Float>{part.max, kTangents ? part.sum : task.scale_of(part.sum)};
   };
-  const Part<Float> opening = get(task.owner(tile)), open = get(tile);  // these have scales in place of sums
+  const Part<Float> opening = get(task.owner(tile)), open = get(tile);  // without tangents, `sum` is a scale
   while (true) {
 #pragma unroll
     for (int n = 0; n < kCloseRows; ++n) {

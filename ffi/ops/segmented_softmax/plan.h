@@ -10,9 +10,9 @@ constexpr int kSoftmaxSector = 32;     // bytes of memory that are moved at once
 constexpr int kSoftmaxTileRows = 512;  // the most rows of a tile, unless its rows are short
 constexpr int kSoftmaxMostLanes = 32;
 
-// A thread owns one column of 16 or 32 neighbouring rows, and a block has as many rows of `lanes` threads as fit. So a
-// tile is tall and narrow, and few segments cross its edges. Tiles depend only on shapes, so that the order of sums
-// does too.
+// A thread owns one column of 16 or 32 neighbouring rows, and a block has
+// rows of `lanes` threads. So few segments cross the edges of a tile. Tiles
+// depend on shapes and types alone, so that the order of sums does too.
 struct SoftmaxTiling {
   int64_t rows;
   int64_t width;
@@ -23,8 +23,8 @@ struct SoftmaxTiling {
   int slab_columns;
   int tile_rows;
 
-  // Unless rows are shorter, a tile is at least a sector wide, or two if rows do not begin where sectors do. Taller and
-  // narrower tiles took longer: docs/notes/select_ranks.md.
+  // Unless rows are shorter, the lanes cover a sector, or two if rows do not begin where
+  // sectors do. docs/notes/select_ranks.md has trials of taller and narrower tiles.
   SoftmaxTiling(int64_t rows, int64_t width, int element_bytes)
       : rows(rows),
         width(width),

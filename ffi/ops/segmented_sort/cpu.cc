@@ -37,7 +37,7 @@ struct TileHeads {
   int64_t last = -1;      // the last head, or -1
 };
 
-// The tiles and their segments, which depend on no type, so this part is compiled once.
+// The tiles and their segments, independent of types.
 class SortTiles {
  protected:
   SortTiles(const Segments& segments, int threads)

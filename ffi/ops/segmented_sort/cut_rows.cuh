@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(128)
   const Range<int64_t> segment{high, from_cell(low, last)};
   const bool begins = !finds_end && is_cut && later && segment.size() > 0;
   const int rounds = last - own + 1 > kRuns ? 2 : 1;
-  // A segment that fits a warp or, without payload, a block is merged in place, as all of it is read before any of it
-  // is written.
+  // A segment of one round that fits a warp or, without payload, a tile
+  // is merged in place: all of it is read before any of it is written.
   const bool is_short = begins && rounds == 1 && segment.size() <= kShortItems;
   const bool in_place = is_short || (!P::kHasPayload && rounds == 1 && segment.size() <= P::kTile);
   const int start = in_place ? 0 : rounds & 1;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(128)
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
   }
-  // All lanes together list the tiles of each segment in turn, because one segment may have all tiles of a row.
+  // All lanes together list the tiles of each segment in turn.
   for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
@@ -218,8 +218,8 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
   }
 }
 
-// Copies the segments whose rounds start in buffers[1] to that buffer. In the last phase, items in place are
-// decoded to keys. Usually there is nothing to copy or decode, so few blocks run this kernel.
+// Copies the segments whose rounds start in buffers[1] to that buffer. In the last
+// phase, items in place are decoded to keys, unless codes have the bits of keys.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)
     start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {

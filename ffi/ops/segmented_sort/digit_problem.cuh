@@ -32,8 +32,8 @@ struct ListedSegments {
   const DigitTotals* totals;
   uint32_t* taken;  // the passes that any segment takes
 };
-// Whole rows do without these members: with 32 more bytes of parameters, passes over 2^22 uint32 keys took 26.4 us
-// instead of 23.5 (H200).
+// Whole rows do without these members: more
+// bytes of parameters made their passes slower.
 struct WholeRows {};
 
 template <typename Word, typename Payload, bool kFew>
@@ -52,16 +52,16 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = kDigitShape<Word, Payload, kFew>;
   static constexpr int kTile = kShape.tile();
-  // Neighbouring lanes add to different copies of a counter, so that they rarely conflict on a bank, whatever the keys.
+  // Neighbouring lanes add to different copies of a counter.
   static constexpr int kCounterCopies = 8;
-  // Whether a key and its payload, of 4 bytes each, are one word of 8 bytes in the scratch memory: this takes half the
-  // loads and stores.
+  // Whether a key and its payload, of 4 bytes each,
+  // are one word of 8 bytes in the scratch memory.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
   static constexpr int kOutput = 0, kScratch = 1;
-  // Whether to save memory, because for 2-byte keys the 256 look-back words of a tile take 5% of the keys' memory. Then
-  // a row's last tile has no words, digits are counted in the scratch memory for keys, and the starts are stored at the
-  // beginning of the row's result. The row's first tile reads them there, and all other tiles wait for its words before
-  // they store a key.
+  // Whether to save memory. Then a row's last tile has no look-back words,
+  // digits are counted in the scratch memory for keys, and the starts are
+  // stored at the beginning of the row's result. The row's first tile reads
+  // them there, and other tiles wait for its words before they store a key.
   static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 
   Order order;
@@ -80,7 +80,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   uint32_t* passes;   // [rows], the passes that each whole row takes
   Disorder disorder;  // the kernels do nothing if it was measured and is not large
 
-  // Only keys of 4 bytes are partitioned, because the kernels for other widths have no registers to spare.
+  // Only keys of 4 bytes are partitioned.
   __device__ __forceinline__ int place(int pass) const {
     if constexpr (sizeof(Word) == 4) {
       return first_place + pass;

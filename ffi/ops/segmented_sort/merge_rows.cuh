@@ -168,7 +168,7 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
 }
 
 // Splits a pair of runs at both edges of a tile, one warp per edge.
-// A step of a search has 32 probes, which take one memory latency.
+// A step of a search has 32 probes.
 template <typename P>
 __device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
                            int64_t (&splits)[2][kRuns]) {
@@ -360,7 +360,7 @@ __device__ __forceinline__ void store_codes(const P& problem, const RowMerge& me
   }
 }
 
-// With kStaged, the payload has been copied to shared memory.
+// With kStaged, copies of the payload to shared memory have been started.
 template <typename P>
 __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& merge, const MergedTile<P>& merged,
                                               const PlacedRuns& placed, MergeRowsShared<P>& shared) {

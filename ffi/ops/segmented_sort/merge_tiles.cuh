@@ -18,8 +18,8 @@ struct MergeShared {
   MergePlan plans[kPlanSlots];
 };
 
-// Calls visit(i) for each of a thread's strided positions in [begin, end). Most tiles are whole, and need no
-// comparison.
+// Calls visit(i) for each of a thread's strided positions
+// in [begin, end). A whole tile needs no comparison.
 template <TileShape kShape, typename Visit>
 __device__ void for_strided(int begin, int end, Visit visit) {
   if (begin == 0 && end == kShape.threads * kShape.items) {
@@ -34,8 +34,8 @@ __device__ void for_strided(int begin, int end, Visit visit) {
   }
 }
 
-// Maps the place in shared memory of a piece's item, or of a chunk of `granule` items, to the position in device
-// memory. The map is in registers: in shared memory, it would be read again after every copy.
+// Maps the place in shared memory of a piece's item, or of a chunk of
+// `granule` items, to the position in device memory. The map is in registers.
 struct PieceSource {
   int at[kRuns];
   int64_t from[kRuns];

@@ -25,11 +25,9 @@ int64_t total(const Problem& problem) { return problem.segments.total(); }
 int64_t mean_segment(const Problem& problem) { return length(problem) / (problem.segments.heads_count + 1); }
 bool is_nearly_sorted(const Problem& problem) { return problem.method == SortMethod::kNearlySorted; }
 bool has_short_offsets(const Problem& problem) { return length(problem) < int64_t{1} << 30; }
-// Merging wide items in large cells is no faster than the kernels for segments.
 bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
-// ---- Segments. Sorting by digits costs each segment half a tile on average, which it does not fill, and 1 KB of
-// counts per place.
+// ---- Segments. By digits, a segment may leave most of its last tile empty, and has 1 KB of counts per place.
 constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
 
 bool are_long(const Problem& problem) {
@@ -37,8 +35,6 @@ bool are_long(const Problem& problem) {
          total(problem) >= int64_t{1} << 17 && mean_segment(problem) >= long_segment(places(problem));
 }
 
-// If no segment turns out to be long, the launched passes do nothing. For 2^26 items, they take 14 us more than the
-// merging rounds that they replace.
 bool may_be_long(const Problem& problem) {
   return !problem.whole_rows && has_short_offsets(problem) && total(problem) >= int64_t{1} << 22 &&
          width(problem) <= 4 && length(problem) >= long_segment(places(problem)) && mean_segment(problem) >= 512;
@@ -54,14 +50,11 @@ bool may_have_blocks(const Problem& problem) {
          problem.method != SortMethod::kPartitioning;
 }
 
-// A pass costs a row a fixed time, about as long as 500 items take. Merging distributes few long rows over more blocks.
-// Floats of more than 16 bits have no such kernel.
+// Merging distributes few long rows over more blocks. Floats of more than 16 bits have no such kernel.
 bool are_row_digits(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
   const bool is_long = length(problem) > kLongestByDigits / 2;
   if (places(problem) == 1) return length(problem) > 512 && total(problem) > int64_t{1} << (is_long ? 15 : 12);
-  // In rows of at most 1024 items, merging is slower than digits only for 16-bit floats and, without payload, for
-  // 16-bit integers.
   if (length(problem) <= 1024) {
     const bool merges_slowly = width(problem) == 2 && (is_float(problem) || !has_payload(problem));
     return length(problem) > 512 && total(problem) >= int64_t{1} << 18 && merges_slowly;
@@ -76,8 +69,7 @@ int64_t row_digits_bytes(const Problem& problem) {
   return row_digit_bytes(length(problem), has_place ? 4 : width(problem), false) + kRowDigitStaticBytes;
 }
 
-// Merging distributes few rows over more blocks, and is faster for nearly sorted rows. For short rows of 8-byte keys,
-// eight passes gain nothing.
+// Merging distributes few rows over more blocks, and is faster for nearly sorted rows.
 constexpr int64_t kFewItems = int64_t{1} << 18;
 bool are_row_ranks(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) <= 2 || !has_payload(problem) || width(problem) < 4) return false;
@@ -88,9 +80,8 @@ int64_t row_ranks_bytes(const Problem& problem) {
   return row_digit_bytes(length(problem), 2 + width(problem), true) + kRowDigitStaticBytes;
 }
 
-// ---- Whole rows of few comparisons, which are all made at once. Each row takes at least one block, at 0.6 ns per
-// block. The kernels for segments are faster for many rows, because their tiles hold several: 2^20 rows of 4 keys of 4
-// bytes take 36 us instead of 650.
+// ---- Whole rows of few comparisons, which are all made at once. Many short rows are faster where several share a
+// block.
 int64_t comparisons(const Problem& problem) { return total(problem) * length(problem); }
 bool has_few_comparisons(const Problem& problem) {
   return length(problem) <= kOneCellShape.cell() && rows(problem) <= int64_t{1} << 15 &&
@@ -100,8 +91,6 @@ bool has_fewest_comparisons(const Problem& problem) {
   return has_few_comparisons(problem) && (is_wide(problem) || comparisons(problem) <= int64_t{1} << 22);
 }
 
-// The kernels for segments take at least 20 us. Packing more than 2^20 items pays only for keys of at most 4 bytes, in
-// rows that fill three quarters of their slots.
 bool are_packed(const Problem& problem) {
   constexpr int64_t kNotMany = int64_t{1} << 20;
   if (rows(problem) == 1 || length(problem) < 64 || length(problem) > 512) return false;
@@ -133,7 +122,6 @@ bool fills(const Problem& problem, const RowShape& shape) {
 RowShape pairs(const Problem& problem) { return pairs_shape(width(problem), has_payload(problem)); }
 RowShape long_rows(const Problem& problem) { return row_shape(width(problem), has_payload(problem)); }
 
-// For wide items, small cells are faster than the kernels for segments only if the device holds all cells at once.
 bool has_few_items(const Problem& problem) {
   constexpr int64_t kFewWideItems = int64_t{1} << 20;
   const int64_t cell = kFewItemsShape.cell();
@@ -172,7 +160,6 @@ constexpr Row kTable[] = {
     // Keys of 4 bytes in segments of 10^6: 2.06 ms to 1.19, with payload 3.32 to 1.81 (2^26 items, 2026-11-21).
     {SortVariant::kSegmentsByDigits, "segments by digits", "heads list few segments for all items", are_long,
      digit_bytes},
-    // Among short segments, long ones take 27 to 46% less time (2026-11-22).
     {SortVariant::kLongSegments, "segments, long ones by digits",
      "segments may be long, and 512 items or more on average", may_be_long, digit_bytes},
     {SortVariant::kSegments, "segments", "heads or flags", are_segments},
@@ -285,7 +272,7 @@ void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratc
   const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
   const int64_t begin = workspace.used();
   counts.max_tiles = rows * ceil_div<int64_t>(length(operands_), digit_tile());
-  // These three arrays are one piece, as a piece takes at least 256 bytes: 0.05% of the fewest keys that come here.
+  // One piece, because each piece takes at least 256 bytes.
   auto* const words = reinterpret_cast<uint32_t*>(workspace.take<uint64_t>(places + rows));
   if (words) {
     counts.tickets = reinterpret_cast<uint64_t*>(words);

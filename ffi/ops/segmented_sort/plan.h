@@ -11,14 +11,14 @@ namespace mgpu {
 class Workspace;
 struct Traits;
 
-// ---- Segments: tiles that are sorted, then merged. Only sorts by a caller's function have keys of 16 bytes; with more
-// than 7 items per thread, their merges would exceed the 64 KB of shared memory that the smallest devices grant.
+// ---- Segments: tiles that are sorted, then merged. Keys of 16 bytes have few items
+// per thread, so that their merges fit the shared memory of the smallest devices.
 constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
-// ---- Whole rows, without heads. Blocks of shape `sort` sort cells; blocks of shape `merge` merge tiles, which are a
-// cell or equal parts of one. A merging block has at least one thread more than its tile needs, because each of the two
-// merges of its first level takes a whole number of threads.
+// ---- Whole rows, without heads. Blocks of shape `sort` sort cells; blocks of shape
+// `merge` merge tiles, which are a cell or parts of one. A merging block has a thread
+// to spare, because the two merges of its first level each take whole threads.
 struct RowShape {
   TileShape sort;
   TileShape merge;
@@ -30,16 +30,16 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
-// For few items (kPairs): all blocks run at once, so a round takes as long as one block. A block that merges two runs
-// takes less than half the time of a block that merges four.
+// For few items (kPairs). A block merges two runs in
+// less than half the time that it takes for four.
 constexpr RowShape pairs_shape(int key_width, bool has_payload) {
   if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
   return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
 }
-// Rows that fit one such cell take one launch.
+
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// When the cells of few items are merged, each item finds its own position.
-// Each lane of a merging warp has `merge.items` items.
+// Small cells. When they are merged, each item finds its own
+// position. A lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
   const bool is_narrow = key_width < 4 && !(key_width == 2 && has_payload && !pairs);
@@ -55,16 +55,16 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
   return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
 }
 
-// Items per thread. With fewer, a row would have more warps, each of which has its own counts to add up.
+// Items per thread. With fewer, a row would have more warps, and so more counts to add up.
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
-  int threads = kDigits;  // each thread adds up the counts of a digit
+  int threads = kDigits;  // a thread adds up the counts of a digit
   while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
   return threads;
 }
-// The block holds the counters of the warps, and an entry for each item. If digits are looked up (kRowRanks), an entry
-// is a position and a rank.
+// Counters for each warp, and an entry for each item. If digits
+// are looked up (kRowRanks), an entry is a position and a rank.
 constexpr int row_digit_bytes(int64_t length, int item_bytes, bool looks_up) {
   const int threads = row_digit_threads(length);
   const int items = looks_up ? static_cast<int>(ceil_div<int64_t>(length, threads)) : kRowDigitItems;
@@ -79,18 +79,18 @@ struct DigitShape {
   int window = 8;  // predecessors that a look-back reads at once
   constexpr int tile() const { return tiles.tile(); }
 };
-// A tile's size is an odd multiple of 128 or of 512, half or twice the number of digits. Otherwise, if all digits are
+// A tile's size is an odd multiple of 128 or of 512. Otherwise, if all digits are
 // equally frequent, lanes that write to shared memory would conflict on a bank.
 constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
   const int registers = maximum(key_width, 4) / 4 + payload_width / 4;
   if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
   if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
   if (registers == 4) return {{512, 9}, 2};
-  // With 13 items per thread, 2^26 pairs take 5.04 ms and 2^20 pairs 139 us; with 11, 5.22 ms and 131 us.
+  // Many pairs with keys of 8 bytes are faster with 13 items per thread, few with 11.
   return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
-// A pass holds the counters of its warps, the starts of digits, and a tile; the kernel that counts digits holds only
-// counters.
+// What the larger of two kernels needs: a pass holds counters, the starts
+// of digits and a tile; the kernel that counts digits holds counters.
 constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
   constexpr int kCopies = 8;
   const DigitShape shape = digit_shape(key_width, payload_width);
@@ -190,7 +190,7 @@ struct DigitCounts {
   uint32_t* taken;
   DigitTotals* totals;
   void* starts;          // those of DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
-  int64_t zeroed_bytes;  // the bytes of the five arrays above, which are zeroed before they are used
+  int64_t zeroed_bytes;  // the bytes from `tickets` to the end of `starts`, which are zeroed before use
   int64_t starts_bytes;
   void* sums;              // as wide as `starts`; the kernel that counts zeroes it
   uint32_t* passes;        // the passes of whole rows
@@ -203,7 +203,7 @@ struct DigitCounts {
   static DigitCounts take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile);
 };
 
-// The second buffer of rounds and passes, one descriptor per tile, and the splits of runs at the start of each tile.
+// Scratch memory. SortPlan::layout takes the parts that a variant uses.
 struct SortScratch {
   static constexpr int64_t kCounters = 64;
   void* keys;
@@ -255,7 +255,7 @@ class SortPlan {
   bool has_few_digit_items() const;
   int digit_tile() const;
   bool packs_large_cells() const;
-  // Returns INT64_MAX if no segments are left to the kernels of radix sorts.
+  // Returns INT64_MAX unless the variant is kLongSegments.
   int64_t min_long_segment() const;
 
   SortScratch layout(Workspace& workspace) const;

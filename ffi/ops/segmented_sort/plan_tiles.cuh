@@ -57,8 +57,8 @@ struct TileGroup {
 
 constexpr int kPlanThreads = 256;
 
-// kSplitLanes lanes split the runs at an edge, with one sample each. 2^26 random keys take 15 steps in the last round,
-// 31 with two samples per run, 14 with eight.
+// kSplitLanes lanes split the runs at an edge, with
+// one sample each. More samples would save few steps.
 constexpr int kSamples = 4;
 constexpr int kSplitLanes = kRuns * kSamples;
 constexpr int kPlanEdges = kPlanThreads / kSplitLanes;

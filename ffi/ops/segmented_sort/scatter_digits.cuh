@@ -284,8 +284,8 @@ class DigitScatter {
     } else if (has_words(tile)) {
       store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
     }
-    // This repeats turn_into_places (digit_places.cuh). With a call of that function, the compiler generates other code
-    // for this kernel, which was not timed.
+    // The same steps as turn_into_places
+    // (digit_places.cuh).
     unsigned end = count;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -394,8 +394,8 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
-  // Kernels that count or scatter do not call start_next_kernel, so a pass starts when the last block of the kernel
-  // before it ends: earlier starts would load multiprocessors unevenly.
+  // Kernels that count or scatter do not call start_next_kernel:
+  // earlier starts of passes would load multiprocessors unevenly.
   wait_for_last_kernel();
   if (problem.is_left_to_merging()) return;
   if constexpr (P::kListed) {

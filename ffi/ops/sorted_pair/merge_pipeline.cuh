@@ -1,6 +1,6 @@
-// A merge pipeline: one kernel finds the tiles, and the blocks of another take them one after the other. One warp of
-// each block copies the next tile's keys to shared memory and the previous tile's results back, while the other warps,
-// the workers, merge. So device memory is in use without a pause.
+// A merge pipeline: one kernel finds the tiles, and the blocks of another take them one
+// after the other. One warp of each block copies the next tile's keys to shared memory
+// and the previous tile's results back, while the other warps, the workers, merge.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -13,7 +13,7 @@
 
 namespace mgpu::cuda {
 
-// A tile's keys in shared memory, not yet encoded. Once all threads have read them, outputs reuse the key buffer.
+// A tile's keys in shared memory, not yet encoded.
 template <typename Order, int kTile>
 struct TileKeys {
   using Word = typename Order::Word;
@@ -39,8 +39,8 @@ struct TileKeys {
   }
 
  private:
-  // Like shared_cursor, but a thread whose search is done branches past the loads. As each probe must be encoded,
-  // shared_cursor would be up to 11% slower.
+  // Like shared_cursor, but a thread whose search is done
+  // branches past the loads and the encoding of keys.
   template <typename AnyOrder>
   __device__ MergeCursor cursor(int diagonal, const AnyOrder& order) const {
     const int a_count = runs.a_end - runs.a;
@@ -167,8 +167,8 @@ struct PipelineTiles {
   }
 };
 
-// split(i, find) is A's split at the start of tile i. Most of the time goes into reading sectors, so the lanes of a
-// tile make the same guesses, and share the rest of the search.
+// split(i, find) is A's split at the start of
+// tile i. The lanes of a tile share the search.
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// Like split_tiles, for consecutive runs. Both searches in one kernel would cost a small merge 0.4 us.
+// Like split_tiles, for consecutive runs.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
     split_run_tiles(const __grid_constant__ PipelineTiles<Order, true> stream, const NeighbourRuns runs) {
@@ -312,8 +312,8 @@ struct MergePipeline {
     return plan.a_after == kItems && plan.b_after == kItems && (!kNeighbours || plan.tile.a > 0);
   }
 
-  // Floats are merged as integers if the first and the last keys that threads may read allow it: comparing floats takes
-  // five instructions, and almost no tile has a zero or a NaN.
+  // Floats are merged as integers if the first and the last
+  // keys that threads may read allow it (is_integer_range).
   __device__ static Keys tile_keys(const Order& order, const Plan& plan, Word* buffer) {
     Keys keys{buffer, order, plan.runs, is_open(plan), {}};
     if constexpr (Order::kTotal) {

@@ -26,8 +26,8 @@ struct SortedSearchOperands {
   MGPU_HOST_DEVICE const SortedRows& needles() const { return needles_are_b ? pair.b : pair.a; }
   MGPU_HOST_DEVICE const SortedRows& haystack() const { return needles_are_b ? pair.a : pair.b; }
 
-  // Whether a binary search for each needle is faster than a merge, which reads the whole haystack. A search reads
-  // about 5 sectors of 32 bytes that the searches for neighbouring needles do not read.
+  // Whether a binary search for each needle is faster
+  // than a merge, which reads the whole haystack.
   bool prefers_binary_search() const { return needles().length * 64 <= haystack().length; }
 
   // Returns -1 if the needle is dead.

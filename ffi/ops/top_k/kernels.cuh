@@ -1,9 +1,9 @@
-// A block goes over its items tile by tile, and appends those that may be among the best k to a list in shared memory.
-// When the list is full, all but the best k are dropped, by counting digits of the ranks (unsigned words in the order
-// of the keys), the most significant first. The k-th best item is then a bound for later items. The first bound is
-// guessed from a sample of the row, so nearly all random items are compared only once. If several blocks share a row,
-// each block of a level keeps the best k items of its part, and the next level selects from these, until one block has
-// all of them.
+// A block goes over its items tile by tile, and appends those that may be among the best k to
+// a list in shared memory. When the list is full, all but the best k are dropped, by counting
+// digits of the ranks (unsigned words in the order of the keys), the most significant first.
+// The k-th best item is then a bound for later items. In long rows, the first bound is guessed
+// from a sample. If several blocks share a row, each block of a level keeps the best k items
+// of its part, and the next level selects from these, until one block has all of them.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -128,17 +128,17 @@ class BlockBest {
     __syncthreads();
   }
 
-  // Guesses a bound from a sample of a row, before anything is added, and returns whether it did. The bound is item
-  // number `wanted` of the sorted sample, so about wanted * count / sample items of the row are within it. If fewer
-  // than k are, the guess was wrong. Each pair of vectors is at a random place in its part of the row, so that the
-  // sample does not match a period of the items.
+  // Guesses a bound from a sample of a row, before anything is added, and returns whether it
+  // did. The bound is about item number `wanted` of the sorted sample. If fewer than k items
+  // of the row are within it, the guess was wrong. Each pair of vectors is at a random place
+  // in its part of the row, so that the sample does not match a period of the items.
   template <typename Row>
   __device__ bool guess(const Row& row, int64_t count, bool is_split) {
     const int sample = is_split ? kTopKSharedSamples * kSample : kSample;
     if (count < kTopKSampleShare * sample) return false;
     const float expected = static_cast<float>(k_) * static_cast<float>(sample) / static_cast<float>(count);
-    // The expected number of the k best items in the sample, plus four standard deviations, plus 6: for random items,
-    // the guess is wrong for one row in a million.
+    // The expected number of the k best items in the sample, plus four standard
+    // deviations, plus 6. So the guess is rarely wrong for random items.
     const int wanted = minimum(k_, static_cast<int>(expected + 4 * sqrtf(expected)) + 6);
     if (wanted >= sample) return false;
     constexpr int kPair = 2 * Vector::kItems;  // two neighbouring vectors share a sector
@@ -398,7 +398,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_best_k(const _
     best.add(PartOfKept<Word>{static_cast<const Word*>(task.source.codes) + from, task.source.positions + from}, count);
     guessed_wrong = task.is_last() && count < minimum<int64_t>(k, live);
   }
-  if (guessed_wrong) {  // for one row in a million; this block then reads the whole row
+  if (guessed_wrong) {  // rare for random items; this block then reads the whole row
     constexpr int64_t kPiece = int64_t{1} << 30;
     best.clear();
 #pragma unroll 1

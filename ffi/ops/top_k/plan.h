@@ -14,24 +14,24 @@ struct TopKShape {
   constexpr int room() const { return kTopKMaxK + tile(); }
 };
 constexpr int kTopKThreads = 512;
-// For more than kTopKBlocks blocks per multiprocessor: more small blocks run at once, so one works while another waits.
+// For more than kTopKBlocks blocks per multiprocessor.
 constexpr int kTopKManyThreads = 256;
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
-constexpr int kTopKSample = 2048;      // the most items from which a bound is guessed
+constexpr int kTopKSample = 2048;      // the most items of a sample, if one block has the row
 constexpr int kTopKSharedSamples = 2;  // a sample is this many times as large if several blocks share a row
 constexpr int kTopKSampleShare = 4;    // a row is sampled if it has at least this many times the items of a sample
-constexpr int64_t kTopKBlocks = 2;     // the fewest blocks per multiprocessor; if rows are few, blocks share them
+constexpr int64_t kTopKBlocks = 2;  // the blocks per multiprocessor that are wanted; if rows are few, blocks share them
 constexpr int64_t kTopKMinTiles = 4;
-// In a later level, a block takes this many items of those that the previous level kept.
+// How many of the kept items a block takes in later levels; in the last one, up to twice as many.
 constexpr int64_t kTopKMergedPart = 1 << 15;
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
-// Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `max_k`
-// items. The launch takes the first shape that fits. If few items are wanted, two rows share a warp. Items within a
-// bound are listed in shared memory, with room for 4 per lane: with 32 lanes, twice the largest k, so a bound that fits
-// is soon found. With one lane or eight, each item of a row is compared with every other, without a bound.
+// Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items`
+// items each, and find up to `max_k` items. The launch takes the first shape that
+// fits. With 16 or 32 lanes, items within a bound are listed in shared memory.
+// With fewer lanes, each item of a row is compared with every other.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // items in the list per lane
 struct TopKRowShape {

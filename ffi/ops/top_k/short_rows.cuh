@@ -1,6 +1,6 @@
-// A few lanes of a warp have a row in registers. At least k items are within a bound, and few more: if k is at most the
-// number of lanes, the bound is the k-th smallest of the lanes' best items, else it is found by halving. Items within
-// the bound are listed in shared memory, and an item's place in the result is the number of listed items before it.
+// A few lanes of a warp have a row in registers. With one lane, each pair of its items is
+// compared. With 8 lanes, all items are listed in shared memory; with more, at least the k items
+// within a bound. A listed item's place in the result is the number of listed items before it.
 #pragma once
 
 #include "cuda/block/ranked_place.cuh"
@@ -100,8 +100,8 @@ class RowLanes {
 
   __device__ __forceinline__ Place place(Word code, int i) const { return ranked_place(order_, code, position(i)); }
 
-  // Stores the position of an item that has `before` items before it. An item that is no result goes to a spare place,
-  // as selecting a place takes fewer instructions than a branch.
+  // Stores the position of an item that has `before` items before it. An
+  // item that is no result goes to a spare place, which avoids a branch.
   __device__ __forceinline__ void put(int before, int position) {
     const int to = before < wanted_ ? row_ * k_ + before : Shared::kResults + row_ * kLanes + lane_;
     shared_.first[to] = Shared::pack(begin_ + position, position);
@@ -160,7 +160,7 @@ class RowLanes {
     return live_;
   }
 
-  // Lists at least the wanted items, and few more.
+  // Lists at least the wanted items, and at most kRoom.
   __device__ __forceinline__ int list_up_to_bound() {
     using Least = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
     Least smallest = codes_[0];
@@ -206,8 +206,8 @@ class RowLanes {
     return listed.all;
   }
 
-  // Takes the items whose rank (Order::rank) is below `last` and, of those whose rank is `last`, the first ones, up to
-  // the wanted number. It is rarely called, so it reads the row again.
+  // Takes the items whose rank (Order::rank) is below `last` and, of those whose
+  // rank is `last`, the first ones, up to the wanted number. It reads the row again.
   __device__ Bits take_first_equals(Word last) const {
     const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kLastCode; };
     int before = 0;

@@ -1,7 +1,7 @@
-// A sample of each row gives a bound: a rank (an unsigned word in the order of the keys) such that, almost certainly,
-// at least k items have this rank or a lower one. A pass over the items sets a bit for each item below the bound. A
-// pass over the bits lists these items in input order, then as many items of the bound's rank as are missing. If the
-// bound was too low, or if too many items are below it, one block selects from the whole row instead.
+// A sample of each row gives a bound: a rank (an unsigned word in the order of the keys) such that probably at
+// least k items have this rank or a lower one. A pass over the items sets a bit for each item below the bound.
+// A pass over the bits lists these items in input order, then as many items of the bound's rank as are missing.
+// If the bound was too low, or if too many items are below it, one block selects from the whole row instead.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kCandidateSampleThreads) guess_bounds(const __
   const int64_t live = task.operands.live(row);
   const auto count = static_cast<int>(minimum(candidate_sample(task.operands.length, sizeof(Word)), live));
   const float expected = static_cast<float>(task.operands.k) * static_cast<float>(count) / static_cast<float>(live);
-  // For random items, the bound is too low for one row in a million.
+  // For random items, the bound is rarely too low.
   const int wanted = static_cast<int>(minimum(expected + 4 * sqrtf(expected) + 6, 2.0f * static_cast<float>(count)));
   if (live <= task.operands.room || wanted >= count) {
     if (threadIdx.x == 0) task.scratch.bounds[row] = task.order.rank(static_cast<Word>(~Word{0}));
