@@ -1,6 +1,6 @@
 """Finds slow shapes: `python -m benchmarks --shapes`.
 
-Each operation runs on about 2^22 items: in rows of 8 to 8,192, of seven types, or in segments or orders of many kinds.
+Operations run on about 2^22 items: in rows of 8 to 8,192, of seven types, or in segments or orders of many kinds.
 A shape fails if XLA is faster, or if the operation takes over three times as long per byte as in its best shape.
 """
 
@@ -37,7 +37,7 @@ NOISE = 1.02  # two timings of one program may differ by this ratio
 CALLS = 8  # calls in a program; four times as many if a call takes less than TINY_MS
 SAMPLES = 3  # samples in a timing
 AGAIN = 2  # the most times that both sides are timed again while XLA seems faster
-MIN_MS = 0.012  # no call is shorter: launches and the host take this long
+MIN_MS = 0.012  # no call is expected to be shorter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _sorted_pair(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator
 
 
 def _keys(rng: np.random.Generator, rows: int, n: int, dtype: str) -> jax.Array:
-    """Draws keys below 4n, or below 120 for types of one byte."""
+    """Draws keys below 4n, and below 120 for types of one byte."""
     limit = min(4 * n, 120 if jnp.dtype(dtype).itemsize == 1 else 4 * n)
     return jax.random.randint(random_key(rng), (rows, n), 0, limit, "int32").astype(dtype)
 
@@ -277,7 +277,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     """Times shapes that share inputs: compiles in parallel, then runs one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # With this many sets, inputs leave the cache before their next use, even if calls read only the smallest array.
+        # At most 4 * CALLS sets, so that inputs leave the cache before their next use.
         min_bytes = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
         distinct = min(4 * CALLS, -(-CACHE_BYTES // max(min_bytes, 1)))
         drawn = min(distinct, CALLS)
@@ -300,8 +300,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])
         measured.append(Measured(shape, moved, *_min_medians(ours, xla), not ours.has_kernels))
-    # In a program of 8 tiny calls, the host's work shows: a sum of 4 MB of bytes took 0.0087 ms, longer than one of 16
-    # MB of floats, 0.0085 ms (H200). So tiny calls are timed again in longer programs.
+    # In short programs of tiny calls, the host's work shows, so these are timed again in longer programs.
     tiny = [i for i, m in enumerate(measured) if min(m.ours, m.xla or m.ours) < TINY_MS]
     for i, (ours, xla) in zip(tiny, compile_all([some[i] for i in tiny], 4 * CALLS), strict=True):
         ours_ms, xla_ms = _min_medians(ours, xla)
@@ -310,10 +309,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
 
 
 def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
-    """Compiles and measures again while XLA seems faster, and keeps the shortest times.
-
-    While it compiles a sum, XLA times two kernels, and may keep the slower one: 5.9 us instead of 5.4 (H200).
-    """
+    """Compiles and measures again while XLA seems faster, at most AGAIN times; keeps the shortest times."""
     for _ in range(AGAIN):
         if not m.is_behind:
             break
@@ -322,7 +318,7 @@ def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
 
 
 def _min_medians(ours: Program, xla: Program | None) -> tuple[float, float | None]:
-    """Returns the smallest medians in ms; measures in turns again while XLA seems faster."""
+    """Returns the smallest medians in ms; measures again while XLA seems faster, at most AGAIN times."""
     if xla is None:
         return time_program(ours, SAMPLES).median, None
     own, peer = time_program(ours, SAMPLES).median, time_program(xla, SAMPLES).median

@@ -5,8 +5,8 @@
     python3 scripts/device.py --large --test-timeout 300
     python3 scripts/device.py --profile "merge/keys uint32"
 
-Everything runs in child processes, each with a time limit, so that a hanging kernel or a device error stops only one of
-them. Logs, benchmarks.json and profiles go to --output.
+Child processes with a time limit use the device, so that a hanging kernel or a device error stops only one of them.
+Logs, benchmarks.json and profiles go to --output.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
-SANITIZED_SCALE = 2.0**-12  # 16,384 items fill a few tiles; a checker slows kernels down a hundredfold
+SANITIZED_SCALE = 2.0**-12  # most cases have 16,384 items: checkers are slow
 # XLA starts compilers as child processes, which can hang under a checker, so the checkers ignore child processes.
 SANITIZER_OPTIONS = ["--target-processes", "application-only", "--show-backtrace", "no", "--print-limit", "0"]
 # Known findings, by tool, program and kernel. racecheck does not model bar.arrive, after which the copying warp of a
-# merge pipeline reads the ends of a run. The program "garbage" passes arbitrary values. If its keys or offsets are out
-# of order, two threads write one word of shared memory, and either value may stay. If its heads are out of order,
-# kernels read uninitialized scratch memory, and the result is unspecified.
+# merge pipeline reads the ends of a run. The program "garbage" passes arbitrary values, for which two threads may write
+# one word of shared memory, and kernels may read uninitialized scratch memory.
 KNOWN = {
     ("racecheck", "merge"): {"merge_tiles"},
     ("racecheck", "sorted_search"): {"match_tiles", "search_tiles"},
@@ -214,7 +213,7 @@ def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str
                 command += ["--scale", str(options.scale)]
             if options.only_ours:
                 command += ["--only-ours"]
-            # at most twice the family's share, so that a slow family may use the time that fast ones leave
+            # twice the family's share, so that a slow family may use the time that fast ones leave
             seconds = min(clock.left() - 5, max(30.0, 2 * clock.left() / (len(families) - i)))
             status = run(command, folder / "log", child_environment(options), seconds)
             text = text_of(folder / "log")

@@ -119,7 +119,7 @@ def like(
       original: JAX's function.
       operands: its arguments that are arrays. Kernels run only if the first one is an array; the others may be numbers.
       min_items: the number of items of the first operand from which kernels are faster on a CPU.
-      min_items_on_gpu: the same on a GPU, where a small call takes as long as its kernels take to start.
+      min_items_on_gpu: the same on a GPU.
       takes_sequence: whether the first operand may be a sequence.
       measure: returns the number to compare with both minima, instead of the number of items.
       unsized: the argument for the size of the results, and the function to run outside of `jit` if that argument is

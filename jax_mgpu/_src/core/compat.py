@@ -77,7 +77,7 @@ def exportable(result: type) -> None:
 
 
 def compiling() -> AbstractContextManager[Any]:
-    """In this context jit compiles even under `jax.disable_jit`, because kernels need a compiled program."""
+    """In this context jit compiles even under `jax.disable_jit`."""
     return nullcontext() if compiles() else jax.disable_jit(False)
 
 
@@ -337,7 +337,7 @@ def automatic_devices(ctx: LoweringContext) -> int:
 
 
 def whole_axes(x: jax.Array) -> jax.Array:
-    """Unshards all axes, as plain JAX along a sharded axis requires."""
+    """Unshards all axes."""
     if not is_sharded(x):
         return x
     result: jax.Array = jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
@@ -383,7 +383,7 @@ def result_aval(
 def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..., T]:
     """Makes Explicit axes of the mesh Auto in a function, so that its jax.numpy needs no output shardings.
 
-    By default, results are unsharded along the axes of one problem; a surrounding vmap's axes keep their sharding.
+    By default, results are unsharded.
     """
     axes = jax.sharding.get_abstract_mesh().explicit_axes
     return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
@@ -514,7 +514,7 @@ is_eager = _core.trace_ctx.is_top_level  # whether nothing is traced, batched or
 def is_within_program() -> bool:
     """Whether calls here become part of a program, or run under shard_map.
 
-    Batches over Explicit axes count too: JAX cannot map a program over them that has Auto axes.
+    With Explicit axes, batches and derivatives count too: JAX cannot map a program over them that has Auto axes.
     """
     if _core.trace_ctx.is_top_level():
         return False

@@ -51,7 +51,7 @@ WIDTHS = {given: 0 if given is made else {"i": 1, "u": 2}.get(given.kind, 3) for
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Python numbers, which `_Step` keeps on the device.
+# Python numbers; `_Step` keeps repeated ones on the device.
 NUMBERS = frozenset([bool, int, float])
 
 # The most programs in `_PROGRAMS`, and in `known` of each public function.
@@ -61,7 +61,7 @@ MAX_NUMBERS = 16
 
 
 def jit_eager(*static: str) -> Callable[[Function], Function]:
-    """Runs an eager call as one program, instead of one per conversion, kernel and gather.
+    """Runs an eager call as one program.
 
     `static` names flags, sizes, strings and functions, which are part of the program.
     """
@@ -153,7 +153,7 @@ class _HostArray(np.ndarray):
 def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Array:
     """Returns `convert(x, *static)` of an argument, or of a list, as an array.
 
-    In the program of an eager call, the result is an operand that the host computes before each call.
+    In the program of an eager call, host values give an operand, which the host converts before a call.
     """
     leaves, structure = flatten(x)
     if not any(isinstance(leaf, HostValue) for leaf in leaves):

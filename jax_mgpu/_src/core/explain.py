@@ -103,7 +103,8 @@ def explain(function: Callable[..., Any], *, device: str | None = None) -> Calla
     Args:
       function: a function of arrays that `jax.jit` can compile.
       device: `"cpu"`, or the name of a GPU: `"T4"`, `"A100"`, `"L4"`, `"L40S"`, `"RTX 4090"`, `"H100"`, `"H200"` or
-        `"B200"`. None stands for the default device, or, if that is another GPU, for an H200.
+        `"B200"`. None stands for JAX's default GPU, or for an H200 if it is none of these. Without a GPU, None stands
+        for `"cpu"`.
 
     Returns:
       A function of the same arguments or their `jax.ShapeDtypeStruct`s. It returns an `Explanation`, whose

@@ -273,7 +273,7 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 
     Returns:
       The values of `disabled_checks=`: one for each custom call of this package, and one for `ragged_all_to_all`, by
-      which programs over a mesh axis of GPUs exchange items.
+      which programs over a mesh axis of GPUs may exchange items.
 
     Example:
       >>> import jax, jax.export, jax.numpy as jnp

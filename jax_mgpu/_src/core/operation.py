@@ -1,4 +1,4 @@
-"""Turns the description of an operation into a JAX primitive; no other module makes primitives.
+"""Turns the description of an operation into a JAX primitive.
 
 A family describes an operation on one problem: ranks of operands, a shape rule, a plain-JAX form, derivative rules.
 From this follow abstract evaluation, the lowerings to handlers of the same name or to plain JAX, batching and, on CUDA,
@@ -80,12 +80,11 @@ class Operation:
         result.
       fallback: the operation in plain JAX, on one problem, for platforms without kernels.
       aliases: names of results, by the name of the operand whose buffer they may take over if it is donated. If the
-        program makes that operand from one scalar, as `jnp.zeros` does, kernels get the scalar, `[1]`, and fill the
-        result.
+        program makes that operand from one scalar, as `jnp.zeros` does, kernels may get the scalar, `[1]`, and fill
+        the result.
       streamed: operands that kernels read as one run over the batch; without batch axes, they are repeated.
-      only: the one platform with kernels, if others have none. On other platforms plain JAX runs without a warning,
-        because it calls kernels of other operations or warns itself. `""` says that no platform has kernels, and that
-        the libraries do not know the operation.
+      only: the one platform with kernels, if others have none. On other platforms plain JAX runs without a warning.
+        `""` says that no platform has kernels, and that the libraries do not know the operation.
       is_registered: whether the libraries know the operation by these names.
 
     A rule takes the operands and attributes that its parameters name, or all operands in order as `*operands`. Rules of
@@ -390,7 +389,7 @@ def _run_within_shard_map(
 
 
 class Keyed:
-    """An attribute of any type, equal to others with the same key; it lives as long as the programs that contain it."""
+    """An attribute of any type, equal to others with the same key."""
 
     def __init__(self, key: Hashable, value: Any):
         self.key, self.value = key, value
@@ -464,8 +463,7 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
         given_attributes = operation.call_attributes(avals_in, attributes)
         numbers = {name: value for name, value in given_attributes.items() if not isinstance(value, str)}
         if platform == "cuda":
-            # XLA's allocator places scratch memory as one more result, so handlers allocate nothing and can be recorded
-            # into a CUDA graph.
+            # One more result is scratch memory, which XLA's allocator places.
             shape = _workspace_shape(operation, avals_in, avals_out, numbers, batch_rank, devices)
             avals_out.append(jax.core.ShapedArray(shape, np.dtype(np.uint8)))
         aliases = dict(operation.aliases)

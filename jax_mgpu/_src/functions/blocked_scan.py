@@ -1,11 +1,11 @@
 """Scans and reductions by any associative operator in plain JAX, for derivatives and calls without kernels.
 
 A loop scans each block by itself. The totals of blocks are scanned in the same way, and each item is combined with the
-total before its block. The loop and its derivative have one small body for any number of items, whereas
-`jax.lax.associative_scan` unrolls a level per doubling, which takes seconds to compile.
+total before its block. The loop and its derivative have a small body for any number of items, whereas
+`jax.lax.associative_scan` unrolls a level per doubling, and takes long to compile.
 
-A CPU scans one block after the other, in a compiled loop. Elsewhere each step is a launch, so a step takes an item of
-every block, and up to MAX_TOTALS totals are scanned by doubling. docs/notes/plain_scans.md has figures.
+`_scanned_in_turn` scans one block after the other, in a compiled loop of a CPU. A step of `_scanned_in_step` takes an
+item of every block, and totals are scanned by doubling. docs/notes/plain_scans.md has figures.
 
 An operator combines arrays of states by their leading axis, earlier states first.
 """
@@ -28,20 +28,18 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# On a CPU, up to MAX_IN_ONE_BLOCK items are one block. More items are cut into blocks of LONG_BLOCK, which bounds the
-# rounding errors of sums of floats.
+# In `_scanned_in_turn`, up to MAX_IN_ONE_BLOCK items are one block. More items are cut into blocks of LONG_BLOCK, which
+# bounds the rounding errors of sums of floats.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
 # Blocks scanned in lockstep have SHORT_BLOCK items. On any platform, up to MAX_STEPS items are scanned in one loop.
 SHORT_BLOCK, MAX_STEPS = 64, 256
-# At most MAX_TOTALS totals of blocks are scanned by doubling. The derivative of doubling keeps all totals of each step:
-# up to 20/64 as many states as items.
+# At most MAX_TOTALS totals of blocks are scanned by doubling.
 MAX_TOTALS = 1 << 20
-# From MIN_UNROLLED items on, a CPU's step takes as many items as STEP_BYTES hold, 1 to MAX_UNROLLED. XLA compiles a
-# loop whose body moves less than 1 KB as one function. In any other body, each operation is a slow call.
+# From MIN_UNROLLED items on, a step of `_scanned_in_turn` takes as many items as STEP_BYTES hold, 1 to MAX_UNROLLED.
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
-# A reduction of more than MAX_STEPS items combines groups of GROUP neighbours without a loop, in one pass over memory.
+# A reduction of more than MAX_STEPS items combines groups of GROUP neighbours without a loop.
 GROUP = 8
-# XLA on a CPU never compiles a loop body as one function if the name of a primitive begins with one of these.
+# XLA on a CPU does not compile a loop body as one function if the name of a primitive begins with one of these.
 CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
 
 
@@ -113,7 +111,7 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
     options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "tells_cuts": length < n}
     if all(x.ndim == 1 for x in jax.tree.leaves(states)):
         begun, local = _steps(of_one, cut, states, **options)
-    else:  # without an axis of columns, XLA takes 1 us for a step of several numbers
+    else:  # without an axis of columns, XLA is slow at steps of several numbers
         steps = _steps(combine, *jax.tree.map(lambda x: x[:, None], (cut, states)), **options)
         begun, local = jax.tree.map(lambda x: x[:, 0], steps)
     return _with_prefixes(combine, _scanned_in_turn, begun, local, length, reverse)

@@ -1,11 +1,10 @@
 """Sorts by a comparator in plain JAX.
 
-Values that depend on one of the comparator's two items become columns, computed once per item; values that depend on
-both are left for the comparisons. If the comparator only compares columns one after the other, the order is that of a
-tuple of keys, for which there are kernels. If it does more, the comparisons are rewritten for scalars, as XLA's sort
-requires. If they cannot be rewritten, for example because of a loop over both items, or if XLA's sort is slow or fails
-(`_lower`), runs of items are merged in rounds. In each round, all items of the first of two runs search the second run
-at the same time.
+Values that depend on one of the comparator's two items become columns, computed once per item. Values that depend on
+both are left for the comparisons. If the comparator compares a few columns one after the other, the order is that of a
+tuple of keys, which `Sort` sorts. Other comparisons are rewritten for scalars, as XLA's sort requires. If that is not
+possible, or if XLA's sort would be slow or fail, runs of items are merged in rounds. In each round, all items of first
+runs search their second runs at the same time.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 FIRST, SECOND, BOTH = 1, 2, 3  # a bitmap of the items on which a value depends
-# Items of more than MAX_SORTED columns (MAX_SORTED_ON_CPU on a CPU) are merged, because XLA's sort moves all columns,
-# whereas merges move indices. On an H200, 2^20 items of 30 columns take 9 ms in XLA's sort and 21 ms in merges.
+# The most columns that XLA's sort gets, because it moves all of them; merges move indices. On a CPU, the column of
+# segments counts too.
 MAX_SORTED = 32
 MAX_SORTED_ON_CPU = 4
 
@@ -138,7 +137,7 @@ def _indices_by_parts(
         keys = comparison.as_keys()
         is_segmented = bool(heads.size or flags.size or count.size)
         program = comparison.program(dtype, segmented=is_segmented) if keys is None else None
-    if count.size:  # copies of the first item replace items past the count: the comparator gets live items
+    if count.size:  # copies of the first item replace items past the count
         live = live_mask(n, count)
         leaves = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[:1]) for leaf in leaves]
     columns = comparison.columns_of(leaves)
@@ -166,8 +165,7 @@ def _merge_sort_indices(
     """`plain_sort_indices` for any comparator, which `jax.vmap` maps over all items.
 
     Runs double in each round. Binary searches count, for each item of a first run, the items of the second run before
-    it; the second run's items fill the remaining places. So each item has its own place, whatever the comparator
-    returns. That takes O(n log^2 n) comparisons.
+    it; the second run's items fill the remaining places. That takes O(n log^2 n) comparisons.
     """
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
@@ -188,7 +186,7 @@ def _merge_sort_indices(
         if segments is not None:
             (*a_taken, a_of), (*b_taken, b_of) = a_taken, b_taken
             by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
-        # Only items of one segment are compared; each item past the count is a segment.
+        # The first item stands in for both items of a pair that the comparator does not decide.
         pair = [
             jnp.where(both.reshape(-1, *[1] * (x.ndim - 1)), x, leaf[:1])
             for taken in (a_taken, b_taken)
@@ -200,7 +198,7 @@ def _merge_sort_indices(
         width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
 
         def in_first(item: jax.Array) -> jax.Array:
-            """Returns the place of an item of the first runs; its partner is one run further on."""
+            """Returns the place of an item, which is numbered among those of all first runs."""
             return 2 * item - (item & (width - 1))
 
         begin = 2 * (half & ~(width - 1))
@@ -217,7 +215,7 @@ def _merge_sort_indices(
 
         none = vary_as(jnp.zeros_like(half), half)
         before, _ = fori_loop(0, round + 1, narrow, (none, none + width))
-        # With an inconsistent comparator, a later item may have a smaller count: the maximum mends that.
+        # An inconsistent comparator may give a later item a smaller count; with the maximum, places are distinct.
         before = scan(begin + before, "max") + (half & (width - 1))
         is_first = jnp.zeros(places.shape, bool).at[before].set(True, unique_indices=True, mode="promise_in_bounds")
         firsts = scan(is_first.astype(dtype))
@@ -235,7 +233,7 @@ class _Value:
 
     Args:
       origin: the items on which it depends: 0, `FIRST`, `SECOND` or `BOTH`.
-      number: an id. A function of the first item and the same function of the second one have equal ids.
+      number: an id. Values with equal ids are the same function of their item.
       constant: its value, if known.
     """
 
@@ -247,7 +245,7 @@ class _Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An equation over `_Value`s, without subprograms."""
+    """An equation over `_Value`s."""
 
     jaxpr: Any  # the jaxpr that contains it
     equation: Any
@@ -368,7 +366,7 @@ class _Comparison:
         return read(self.result).item()
 
     def as_keys(self) -> list[tuple[int, bool]] | None:
-        """Returns the columns and whether each is descending; None unless they are compared one after the other."""
+        """Returns the column of each key, and whether it is descending; None if the comparator compares no keys."""
         count = len(self.scalars)
         if not 0 < count <= MAX_COLUMNS or self.result.origin != BOTH:
             return None
@@ -416,7 +414,7 @@ def _of_literal(literal: Any) -> np.ndarray:
 
 
 def _structural_key(x: Any) -> Any:
-    """Returns a value that is equal for jaxprs or parameters with the same meaning."""
+    """Returns a key: jaxprs or parameters with equal keys have the same meaning."""
     if hasattr(x, "eqns"):
         jaxpr = getattr(x, "jaxpr", x)
         numbers = itertools.count()
@@ -517,7 +515,7 @@ class _Scalars:
         return results
 
     def _branches(self, branches: Sequence[Any], which: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Evaluates all branches and chooses one: none of them fails or takes long."""
+        """Evaluates all branches, and chooses the results of one."""
         cases = [self._jaxpr(branch.jaxpr, branch.consts, arguments) for branch in branches]
         results = []
         for values in zip(*cases, strict=True):
@@ -584,7 +582,7 @@ class _Outcomes(_Scalars):
         return LOGIC[function.rstrip("_")](a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
-        """Raises: the branch depends on a number, but outcomes are bools."""
+        """Raises `Unsupported`."""
         raise Unsupported("cond by columns")
 
 

@@ -1,7 +1,7 @@
 """Sorts by a caller's comparator, a function of two items that says whether the first comes first.
 
-The comparator is traced once on two items, and written as data for the kernels of CUDA, like the operators of
-custom_operator.py. Other platforms run plain JAX (comparator.py), and so does CUDA if a comparator cannot be compiled.
+The comparator is traced on two items, and written as data for the kernels of CUDA, like the operators of
+custom_operator.py. Other platforms run plain JAX (comparator.py), and so does CUDA if `_order` returns None.
 Derivatives flow through the permutation. Operations on two inputs work on ranks: each item gets an integer in the order
 of all items, and equal items get the same one.
 """
@@ -169,12 +169,7 @@ class _Order:
 
 
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Writes an order for kernels; returns it with its captured values, or None if kernels do not run it.
-
-    Kernels do not run it without items or CUDA kernels, for 2^31 items or more, or if a part of the function cannot be
-    written; nor if keys have more than FEW_BYTES and the function compares columns, because a sort of columns is then
-    faster.
-    """
+    """Writes an order for kernels; returns it with its captured values, or None if plain JAX sorts."""
     if items.n == 0 or not custom_operator.has_kernels():
         return None
     try:
@@ -269,12 +264,12 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 
 
 def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Writes an order for kernels; returns None if a sort of columns is faster."""
+    """Writes an order for kernels; returns None if a sort of columns takes its place."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
     if is_wide and compares_keys(closed, len(items.item)):
-        return None  # a sort of columns is O(n), and moves only compared columns
+        return None
     written = emit_order(closed, items.item)
     consts = tuple(custom_operator._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, custom_operator._Captured))
@@ -429,10 +424,7 @@ def ranked_pair(
     names: tuple[str, str] = ("a", "b"),
     descending: Directions = False,
 ) -> RankedPair:
-    """Checks two inputs with a comparator; returns them as ranks.
-
-    One sort of all items and one comparison of neighbours give the ranks.
-    """
+    """Checks two inputs with a comparator; returns them as ranks."""
     first = expect_items(operation, names[0], a, less, descending)
     second = expect_items(operation, names[1], b, less, descending)
     kinds = [[(leaf.dtype, leaf.shape[1:]) for leaf in one.leaves] for one in (first, second)]

@@ -1,9 +1,8 @@
 """Reductions and scans by a caller's function, in kernels that are compiled for it.
 
-The function is traced once on two items, and written as lines of operations (emit/), an attribute of the call.
-The handler compiles these lines when XLA loads the program, perhaps in another process. Plain JAX serves functions that
-cannot be written so, other platforms, machines without NVRTC, and derivatives that are no recurrences
-(scan_tangents.py).
+The function is traced on two items, and written as lines of operations (emit/), an attribute of the call. The handler
+compiles these lines when XLA loads the program, perhaps in another process. Plain JAX serves functions that cannot be
+written so, other platforms, machines without NVRTC, and derivatives that are no recurrences (scan_tangents.py).
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ from jax_mgpu._src.functions.transform import Load, map_leaves
 
 RULES = "custom_jvp", "custom_vjp"  # how names of primitives with a caller's derivative rules begin
 
-# If a function combines each element of an item's arrays by itself, columns are scanned separately. A kernel that walks
-# along rows scans them if the numbers of all leaves have one width, at most 8 bytes, and a column's item has at most
-# MAX_ROW_ITEM_BYTES. If not, and if items have more than MOST_JOINT_SCALARS numbers, columns are scanned as a batch.
+# If a function combines each element of an item's arrays by itself, columns may be scanned separately
+# (`_column_operator`). A kernel that walks along rows scans them if `_fit_rows` holds. If not, and if items have more
+# than MOST_JOINT_SCALARS numbers, columns are scanned as a batch.
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
-# A segmented reduction of larger items or states would exceed a block's shared memory, so a scan computes its results.
+# A segmented reduction of larger items or states would exceed a block's shared memory.
 MAX_SEGMENT_BYTES = 72
 DIRECTIONS = "exclusive", "reverse", "total"  # attributes that a caller of a scan chooses
 
@@ -396,7 +395,7 @@ def _prepare(
 
 
 def has_kernels() -> bool:
-    """Whether the CUDA library, which compiles functions, is installed."""
+    """Whether the CUDA library, which compiles functions, is loaded."""
     return library.has_cuda()
 
 

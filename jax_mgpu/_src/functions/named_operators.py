@@ -109,9 +109,9 @@ class Leaf:
 
     Args:
       argument: its name in errors.
-      x: the array for kernels, `[n]` or `[n, width]`.
+      x: the array for kernels, `[n]` or `[n, width]`; for operators in `OF_ANY_DTYPE`, `[n, *trailing]`.
       kind: the kernels' operator.
-      wide: whether results are wider than items: sums for means of 16-bit floats, sums and products of narrow integers.
+      wide: whether kernels' results have a wider type than `x`.
       mean: whether to divide sums by numbers of items.
       trailing: the shape of an item.
       dtype: the dtype of the results.
@@ -175,10 +175,9 @@ def _result(leaf: Leaf, grouping: Grouping, values: jax.Array) -> jax.Array:
 
 
 def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """Returns the mean of squared differences from the mean, in two passes over the items minus their smallest.
+    """Returns the variance, in two passes over the items minus their smallest.
 
-    Without that subtraction, the rounding of the mean can exceed the differences of nearly equal items. Differences of
-    integers are exact.
+    Without that subtraction, the rounding of the mean can exceed the differences of nearly equal items.
     """
     inside = grouping.spread(jnp.ones(grouping.leading, jnp.uint8)) > 0
     inside = _like_rows(inside, leaf.x)
@@ -251,7 +250,7 @@ OF_NUMBERS: dict[str, Make] = {
     "median": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.median),
     "nunique": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.distinct),
 }
-# For integers, each is the operator named in its pair. For floats, `nansum` replaces NaNs by 0.
+# For integers and bools, each is the operator named in its pair. For floats, `nansum` replaces NaNs by 0.
 WITHOUT_NAN: dict[str, tuple[str, Make | None]] = {
     "nansum": ("add", None),
     "nanmean": ("mean", _nan_mean),
@@ -435,7 +434,7 @@ def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) 
 
 def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: int) -> tuple[jax.Array, Kind, Any]:
     """Returns the array that kernels combine instead of bools, the operator, and the type of the results."""
-    if kind == Kind.ADD:  # the count has the type of jnp.sum, and holds n
+    if kind == Kind.ADD:  # the count has the type of `jnp.sum`, or a wider one that holds n
         dtype = np.promote_types(sum_dtype(items.dtype), index_dtype(operation, argument, n))
         return items.astype(dtype), kind, dtype
     if kind.gives_index:
@@ -458,20 +457,20 @@ def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
-    """Rounds quotients as IEEE 754 does, so that the mean of equal items is that item.
+    """Returns quotients without the error that XLA's multiplication by a reciprocal has.
 
-    XLA divides by a constant or a broadcast number by multiplying by its reciprocal, which makes the mean of 41 items
-    of 127 wrong. So the divisor is the maximum of the number and a number that is at most 0, which XLA cannot simplify.
+    XLA divides so by a constant or a broadcast number, which makes the mean of 41 items of 127 wrong. So the divisor is
+    the maximum of the number and a number that is at most 0, which XLA cannot simplify.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
 
 
 def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) -> jax.Array:
-    """Corrects a GPU's float32 quotients by a step of Newton's method.
+    """Corrects float32 quotients, which a GPU may round wrongly, by a step of Newton's method.
 
     The remainder must be exact. So both factors are split into halves of 12 bits, whose products are exact with and
-    without fused multiplication. If the remainder is not a number, the quotient is infinite or NaN, and stays.
+    without fused multiplication. If the remainder is not finite, the quotient stays.
     """
     (q, q_rest), (n, n_rest) = _halves(quotients), _halves(items.astype(sums.dtype))
     remainders = sums - q * n - q * n_rest - q_rest * n - q_rest * n_rest

@@ -46,7 +46,7 @@ def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int
     return select(edges(y.shape[0], heads, count, reverse), jnp.zeros_like(moved), moved)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # one function of the program for all recurrences
+@functools.partial(jax.jit, static_argnums=(0, 3))
 def edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
     """Returns which items get no carry: the first of each segment (or the last), and dead items."""
     live = live_items(n, count)
@@ -144,7 +144,6 @@ def _fallback(
     alone = edges(n, heads, count, reverse) if heads.size or count.size else None
     wide = accumulator_dtype(b.dtype)
     given = ((shifted(a, -1 if reverse else 1) if late else a).astype(wide), b.astype(wide), alone)
-    # Both directions call one jitted function, so a program contains one scan.
     y = (_flipped(_solved(*_flipped(given))) if reverse else _solved(*given)).astype(b.dtype)
     return [select(live_mask(n, count), y, jnp.zeros_like(y)) if count.size else y]
 
@@ -185,7 +184,7 @@ def jvp_by(
 
 
 class _RecurrenceOfProducts(Operation):
-    """A recurrence whose terms are products and sums. Only its transpose has a kernel."""
+    """A recurrence whose terms are products and sums."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -237,8 +236,8 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
 
     A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
     recurrence, the third part of a state is the factor of its last item, which is applied at the next item. A term of 0
-    stays 0 even if a product of factors is infinite. In a late recurrence, a neutral state after another state applies
-    the factor of that state's last item, so no kernel may take a result from the combination of these two.
+    adds nothing, even if the product of factors is infinite. In a late recurrence, a neutral state after another state
+    applies the factor of that state's last item, so no kernel may take a result from the combination of these two.
     """
     (factor, term, *pending), (next_factor, next_term, *last) = a, b
     for still_to_come in pending:

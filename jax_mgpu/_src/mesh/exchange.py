@@ -19,18 +19,14 @@ from jax_mgpu._src.ops.scan import scan
 
 T = TypeVar("T")
 
-# XLA:GPU launches a block for each update (contiguous piece) of a ragged all-to-all. If the number of updates is odd,
-# each block copies one update without a pause. If it is even, blocks share up to 64 updates, and wait for memory at
-# each.
+# The most updates (contiguous pieces) of a part in a ragged all-to-all. XLA:GPU copies an odd number of updates faster.
 MOST_UPDATES = 1023
-# Updates begin at multiples of LINE_ITEMS items of the receiver's array. Each lane of a warp writes a word, so that a
-# warp writes one line of memory, not parts of two.
+# A part is cut at multiples of LINE_ITEMS items of the receiver's array.
 LINE_ITEMS = 32
 # For more than MAX_RAGGED devices, XLA:GPU uses NCCL, with an operation per update.
 MAX_RAGGED = 8
-# If devices share their memory and have at most FEW_ITEMS slots in all, each device does the whole operation. Such
-# programs compile in a third of the time that distributed ones take. But sorts of 2^20 items on four CPU devices would
-# take six times as long.
+# If devices share their memory and have at most FEW_ITEMS slots in all, each device may do the whole operation, because
+# such programs compile faster (`by_size`).
 FEW_ITEMS = 1 << 16
 
 
@@ -51,7 +47,7 @@ class Parts:
         begins = before(sizes)
         if behind is not None:
             begins += behind.sizes.sum(0, dtype=sizes.dtype)
-        # Items without a slot are not sent. Some have none if keys are out of order, or if a join needs another method.
+        # Items without a slot are not sent.
         self.places = jnp.minimum(begins, slots)  # on the receiver, [from, to]
         self.sizes = jnp.minimum(begins + sizes, slots) - self.places
 
@@ -65,7 +61,7 @@ class Parts:
         return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
 
     def back(self, chunk: int) -> Parts:
-        """Returns the parts that bring items back to their senders; slots from `i * chunk` on get those of device i."""
+        """Returns the parts that bring items back to their senders; those from device i get slots `i * chunk` on."""
         places = jnp.broadcast_to(self.axis.devices.astype(self.sizes.dtype)[:, None] * chunk, self.sizes.shape)
         return Parts.unflatten((self.axis, self.axis.size * chunk), (self.places.T, places, self.sizes.T))
 
@@ -143,7 +139,7 @@ def exchange_together(
 
 
 def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
-    """Returns `into` with the received items in their places; devices send no items to themselves."""
+    """Returns `into` with the received items in their places."""
     run = _runner(parts.axis, fill=None, most_travel=True)
 
     def move(arrays: Sequence[jax.Array], parts: Parts) -> jax.Array:
@@ -186,7 +182,7 @@ def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]
 
         return run
 
-    here, apart = of(gathered, True), of(spread, False)  # JAX traces these once for all calls
+    here, apart = of(gathered, True), of(spread, False)
 
     def run(*operands: Any) -> T:
         with bound():
@@ -198,7 +194,7 @@ def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]
 
 
 def by_size(axis: Axis, slots: int, gathered: Callable[..., T], spread: Callable[..., T]) -> Callable[..., T]:
-    """`by_platform` for operations on few items; with many `slots` on each device, `spread` suits all platforms."""
+    """`by_platform`, if all devices have few `slots`; else `spread`."""
     are_few = surely(lambda: 0 < axis.size * slots <= FEW_ITEMS)
     return by_platform(axis, gathered, spread) if are_few else spread
 
@@ -272,9 +268,8 @@ def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
 def _ragged(sent: Sent, into: jax.Array, *, most_travel: bool) -> jax.Array:
     """Sends parts by ragged all-to-alls, each part cut into updates.
 
-    All parts of one array are sent by one exchange, because separate ones might each use the link in one direction
-    only. If most items travel, the exchange also copies a device's own parts, while it waits for the link. Otherwise a
-    pass before the exchange copies a device's own parts.
+    One exchange sends all parts of an array. If most items travel, it also copies a device's own parts. Otherwise a
+    pass before the exchanges copies them.
     """
     axis = sent[0][0][0].axis
     for parts_of, x in () if most_travel else sent:
@@ -345,11 +340,14 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
 def in_rounds(
     step: Callable[[jax.Array, jax.Array], jax.Array], needed: jax.Array, most: int, into: jax.Array
 ) -> jax.Array:
-    """Calls `step(done, into)` for each of `needed` rounds, which must be equal on all devices and at most `most`."""
+    """Calls `step(done, into)` in `needed` rounds, or in one if `most` is 1.
+
+    `needed` must be the same on all devices, and at most `most`.
+    """
     if most == 1:
         return step(jnp.zeros((), needed.dtype), into)
 
-    # A transpose recomputes the places of each round, because those of all rounds would be an array per device.
+    # A transpose recomputes the places of each round.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         result: jax.Array = cond(jnp.asarray(done, needed.dtype) < needed, step, lambda _, into: into, done, into)

@@ -47,8 +47,8 @@ def with_room(slots: int) -> int:
 def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], begins: Sequence[jax.Array]) -> Meeting:
     """Sends each row to the device that owns the bucket of its key.
 
-    Buckets are ranges of mixed (hashed) codes. Devices count the rows of each bucket, and split the buckets as evenly
-    as possible. Very frequent keys can give a device more rows than it has room for.
+    Buckets are ranges of mixed (hashed) codes. Devices count the rows of each bucket, and split the buckets about
+    evenly. Frequent keys can give a device more rows than it has room for.
 
     Args:
       axis: the devices.

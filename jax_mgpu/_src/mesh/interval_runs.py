@@ -98,7 +98,7 @@ class _Runs:
 
     @property
     def cuts(self) -> jax.Array:
-        """Where each device's rows begin in each interval, `[devices + 1, intervals]`; XLA fuses it into its uses."""
+        """Where each device's rows begin in each interval, `[devices + 1, intervals]`."""
         lengths = jnp.append(self.offsets[1:], self.total[None]) - self.offsets
         edges = jnp.arange(self.axis.size + 1, dtype=self.offsets.dtype)[:, None] * self.n
         return jnp.clip(edges - self.starts, 0, lengths)

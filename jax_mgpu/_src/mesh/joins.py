@@ -173,10 +173,7 @@ def _in_order_of_rows(
 
 
 def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
-    """Joins by the partners of each row of a, which searches find.
-
-    This works for any number of copies of a key, and with fewer slots than rows.
-    """
+    """Joins by the partners of each row of a, which searches find."""
     keep_a, keep_b = KINDS.get(kind, (False, False))
     (n_a, n_b), (a_live, b_live), dtype = found.lengths, found.lives, found.lives[0].dtype
 

@@ -1,6 +1,6 @@
 """Looks up keys of table a among those of table b, whose rows are spread over devices.
 
-`Gathered` copies all keys of b to each device; `Moved` sorts the keys of both tables over all devices.
+`Gathered` copies all keys of b to each device; `Moved` searches among keys that are sorted over all devices.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Side:
 
 
 class Moved:
-    """A lookup that sorts the keys of both tables over all devices, aligns them, and sends results back.
+    """A lookup by keys that are sorted over all devices; results are sent back to the rows of unsorted tables.
 
     Args:
       operands: the keys of a's rows and of b's, and their counts.

@@ -39,7 +39,7 @@ from jax_mgpu._src.ops.select import select_rows
 from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
 from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
 
-# With `pairs`, a device's slots are a multiple of SLOTS: XLA's kernels take three times as long for odd lengths.
+# With `pairs`, a device's slots are a multiple of SLOTS: some of XLA's kernels are slow for odd lengths.
 SLOTS = 32
 
 
@@ -52,7 +52,7 @@ def pair_parts(
     descending: bool = False,
     even: bool = True,
 ) -> list[Parts]:
-    """Returns the parts that give all devices equally many items of both arrays.
+    """Returns the parts that give all devices about equally many items of both arrays.
 
     Unless `even`, devices are filled from the first one on. Of equal items, those of the first array come first; with
     `pairs`, the r-th copies of a key stay together.
@@ -84,7 +84,7 @@ class AlignedPair:
     """Two sorted arrays in which no key on a device is greater than one on a later device.
 
     Each device searches among its own items. Copies of its least key may also lie on earlier devices, and of its
-    greatest key on later ones: devices only exchange the numbers of these copies.
+    greatest key on later ones: devices exchange the numbers of these copies.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):

@@ -40,12 +40,12 @@ class _Named:
         self.dtype = axis.index_dtype("x", self.n) if kind.gives_index else x.dtype
         self.builtin = builtin(kind, x.dtype)
         self.dead, self.identity = self.builtin.dead, self.builtin.identity
-        # Sums of narrow floats are rounded once, at the end.
+        # Sums and products of narrow floats are rounded to their type at the end.
         summed = kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP)
         self.x = x.astype(accumulator_dtype(x.dtype)) if summed else x
         self.live = axis.live("x", self.n, count)
         self.starts_from_items = begins_with_item(kind, x.dtype)
-        # If scans start from items, the total of no items is the identity, and is combined like any other.
+        # None: the total of no items is the identity, and is combined like any other.
         self.has_items = None if self.starts_from_items else self.live > 0
         self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else jnp.zeros((), self.live.dtype)
 
@@ -206,8 +206,7 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     every = _EveryState(axis, first > 0, front, starts)
     has, rest = every.before(lambda later, earlier: combine(earlier, later), 1)
     last = _row(results, last_slot)
-    # If no later device contributes, `last` replaces `rest`: an infinite product in `rest`, though unused, would have
-    # the gradient NaN, even for a cotangent of 0.
+    # If no later device contributes, `last` replaces `rest`, whose derivative may be NaN, even for a cotangent of 0.
     rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
     whole = _one(combine, last, rest)
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has
@@ -249,7 +248,7 @@ def segmented_scan(
 def number_before(positions: jax.Array, end: jax.Array) -> jax.Array:
     """Returns how many sorted positions lie before an end of their dtype.
 
-    XLA:CPU compiles three kernels for a sum, so a search compiles faster.
+    On a CPU, a search compiles faster than a sum.
     """
 
     def by_search(positions: jax.Array, end: jax.Array) -> jax.Array:
@@ -268,7 +267,6 @@ def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.
     """
     if heads.shape[0] == 0:
         return jnp.zeros_like(live, bool), live, jnp.zeros_like(live), jnp.zeros_like(live)
-    # Heads are searched as they are, because clipped heads would be one more array.
     heads = wide_enough(heads, n)
     slot = jnp.maximum(number_before(heads, live.astype(heads.dtype)) - 1, 0).astype(live.dtype)
     first, last = (jnp.clip(heads[at], 0, n).astype(live.dtype) for at in (0, slot))
@@ -291,7 +289,7 @@ class _EveryState:
 
     def __init__(self, axis: Axis, has: jax.Array | None, state: Pytree, starts: jax.Array | None = None):
         self.axis, self.all_have, self.none_starts = axis, has is None, starts is None
-        # Both flags are sent as one number. None is the same on all devices, so it is not sent.
+        # The flags that are not None are sent as one number.
         bits = [flag.astype(jnp.int32) << i for i, flag in enumerate((has, starts)) if flag is not None]
         self.flags, self.states = axis.gather((sum(bits[1:], bits[0]) if bits else None, state))
 
@@ -310,7 +308,6 @@ class _EveryState:
 
         def nearest(x: jax.Array) -> jax.Array:
             """Returns the entries of devices in a circle, up to the one before this one, or from the one after it."""
-            # XLA:CPU compiles no kernel for this concatenation, and none for slices.
             window = jax.lax.dynamic_slice_in_dim(
                 jnp.concatenate([x, x]), axis.index, axis.size + beyond, allow_negative_indices=False
             )

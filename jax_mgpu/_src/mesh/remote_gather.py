@@ -269,8 +269,7 @@ def _in_rounds(
 ) -> jax.Array:
     """Requests rows in rounds of equal chunks, in the order of positions.
 
-    One round suffices if a device requests about as much from every other one; at worst there are as many rounds as
-    devices. No round takes more memory than another.
+    One round suffices if devices request about as much from each device; at worst there are as many rounds as devices.
     """
     (n,), begins = places.shape, begins_of(counts)
     chunk = max(1, -(-n // axis.size) + -(-n // (32 * axis.size)))
@@ -320,7 +319,7 @@ def put(
 
 
 def _set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Array:
-    # JAX transposes only scatters to unique indices, as derivatives of narrow floats require.
+    # JAX transposes this scatter only if its indices are unique.
     return arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
 
 

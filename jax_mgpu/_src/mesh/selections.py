@@ -253,7 +253,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
     def spread() -> TopK:
         """Computes how many of each device's k items are among the first k of all.
 
-        Devices put these items into separate slots, and add the slots up, so only k items travel.
+        Devices put these items into separate slots, and add the slots up.
         """
         taken, zero = jnp.minimum(lives.sum(dtype=own.dtype), k), jnp.zeros_like(own)
         if axis.size > 1 and k > 0:

@@ -19,8 +19,7 @@ from jax_mgpu._src.mesh.exchange import all_everywhere, by_platform
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
-# The most candidate codes that one round of the search counts, over all cuts. In a round, launches and a sum over
-# devices take more time than searches, so two rounds of 16 bits take less time than three of 11.
+# The most candidate codes that one round of the search counts, over all cuts.
 MAX_CANDIDATES = 1 << 16
 
 
@@ -220,7 +219,7 @@ def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
 def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
     """Returns, `[2, devices, cuts]`, how many equal keys of a sequence and device precede a balanced path's cut."""
     own = equal.sum(1, dtype=equal.dtype)
-    other = jax.lax.rev(own, (0,))  # a stack of two rows would be a kernel of its own
+    other = jax.lax.rev(own, (0,))
     fewer = jnp.minimum(own, other)
     paired, alone = jnp.minimum((rest + 1) >> 1, fewer), jnp.maximum(rest - 2 * fewer, 0)
     shares = paired + where(own > other, alone, 0)

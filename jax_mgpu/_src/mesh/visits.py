@@ -16,7 +16,7 @@ from jax_mgpu._src.mesh.exchange import Parts, by_platform, everywhere, send
 from jax_mgpu._src.mesh.splitters import Sorted, Words, equal, order_codes, search
 from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 
-# A device receives at most 1 / FEW as many visitors as it has keys in the first round, and 1 / SHARE as many in others.
+# In the first round, a device receives at most about 1 / FEW as many visitors as it has slots; in others, 1 / SHARE.
 FEW, SHARE = 128, 4
 
 
@@ -26,7 +26,7 @@ class SortedPair:
     Devices that share their memory gather the other array and search in it; keys to look up may then have any order.
     Elsewhere, a key's place is on the first device whose last key of the other array is not before it. The keys with
     places on another device form a run, as both arrays are sorted. Each run visits its device, and places come back. If
-    both arrays are distributed alike, few keys travel; otherwise there are several rounds of bounded size.
+    both arrays are distributed alike, few keys travel; otherwise there are more rounds, of bounded size.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):

@@ -1,9 +1,8 @@
 """Writes a traced function of items as lines of operations on scalars, which a call carries as data.
 
-A small array becomes a NumPy array of names, one per scalar. A primitive that works element by element becomes a line
-for each element; one that only moves elements moves names, without a line. Large captured arrays stay in memory; only
-their indexed elements are loaded. ffi/jit/function_data.cc checks the lines and writes C++ from them;
-ffi/function/primitives.h defines the operations.
+A small array becomes a NumPy array of names, one per scalar. A primitive that works element by element becomes lines
+for each element; one that only moves elements moves names, without a line. Large captured arrays stay in memory.
+ffi/jit/function_data.cc checks the lines and writes C++ from them; ffi/function/primitives.h defines the operations.
 
 Each of these modules uses only those before it:
 

@@ -1,4 +1,4 @@
-"""Primitives that only move elements: NumPy moves the names likewise, so they need no line."""
+"""Primitives that only move elements, as functions of NumPy arrays of names (emit/__init__.py)."""
 
 from __future__ import annotations
 
