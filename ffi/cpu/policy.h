@@ -10,7 +10,7 @@ constexpr int64_t kGroupSearchPart = 1 << 16;  // about the fewest rows of both 
 constexpr int64_t kGroupSearchParts = 256;     // the most parts, as each has a table of all groups
 constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs in a search; rows of the output in a task
 constexpr int64_t kLoadBalanceTile = 1 << 14;
-// Slots of a merge, so many that the search for a tile's split among 2^26 items costs little.
+// Slots of a merge.
 constexpr int64_t kMergeTile = 1 << 16;
 constexpr int64_t kOrderStatisticsPart = 1 << 16;
 constexpr int64_t kReduceTile = 1 << 15;  // items of a reduction; items and ends of a segmented reduction

@@ -42,7 +42,7 @@ struct ItemShape {
   int widest;  // bytes of an item in the array of its widest leaf
   int packed;  // bytes of an item in all of its arrays
 
-  // A thread loads at most 16 bytes of the widest leaf at a time, and 64 in all.
+  // As many items, a power of two, as have at most 16 bytes of the widest leaf and 64 in all, but at least one.
   MGPU_HOST_DEVICE constexpr int vector() const {
     int items = 1;
     while (2 * items * widest <= 16 && 2 * items * size <= 64) items *= 2;

@@ -126,7 +126,7 @@ class Descriptor {
   int number_;
 };
 
-// Whether no other user can have written the file or folder.
+// Whether the file or folder is this user's, and its mode lets no other user write.
 bool is_own(const struct stat& found) {
   return found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }

@@ -40,7 +40,7 @@
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations that have a kernel only on CUDA. On the CPU, other operations do their work.
+// Operations that have a kernel only on CUDA.
 // clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
   OPERATION(hash_groups)                \

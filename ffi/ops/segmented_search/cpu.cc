@@ -1,4 +1,4 @@
-// A task looks up several needles at a time, because a single search waits for memory.
+// Searches for several needles go in step, because a single search waits for memory.
 #include <algorithm>
 
 #include "algorithm/partition_points.h"
@@ -12,8 +12,7 @@ namespace mgpu {
 namespace {
 
 // Looks up kCount needles of a problem, from needle `first` on. The last needle stands for those past the end. There
-// must be a needle and a segment. Each loop over the needles has one kind of read and no branches, so that no read
-// waits for another.
+// must be a needle and a segment.
 template <int kCount, typename Index, typename Order>
 void search_group(const SegmentedSearchOperands& operands, const Order& order, int64_t problem, int64_t first) {
   using Word = typename Order::Word;

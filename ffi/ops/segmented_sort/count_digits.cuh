@@ -59,8 +59,8 @@ __device__ void add_counters(const P& problem, int64_t segment, const unsigned* 
   }
 }
 
-// Turns a segment's counts into starts (where the keys with each digit begin), one warp per place. Returns the places
-// that need a pass, as bits. All threads of one block call it.
+// Turns a segment's counts into starts (where the keys with each digit begin), one warp per place.
+// Returns the passes that the segment takes, as a bitmap. All threads of one block call it.
 template <typename P>
 __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_items) {
   using Offset = typename P::Offset;
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(kCountThreads)
   if (threadIdx.x == 0) problem.passes[row] = passes;
 }
 
-// A block's part of the key slots of all tiles, and the segment that the block is counting. It is in shared memory to
-// save registers.
+// A block's part of the key slots of all tiles, and the segment that
+// the block is counting. In shared memory, it takes no registers.
 template <typename P>
 struct CountedPart {
   int64_t at;

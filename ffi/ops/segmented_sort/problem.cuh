@@ -15,12 +15,12 @@ struct Buffer {
 
 struct Disorder {
   const int* inversions = nullptr;  // null: not measured
-  int max_inversions = 0;           // up to this many inversions, merging is faster
+  int max_inversions = 0;           // with more, rows are sorted by digits
   __device__ bool is_large() const { return inversions && *inversions > max_inversions; }
 };
 
-// Orders that compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
-// registers.
+// Orders that compute the codes of keys from
+// their positions. Their comparisons read memory.
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
@@ -28,7 +28,7 @@ concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 
-// The blocks that a multiprocessor should hold: as many as a limit on registers allows with few spills.
+// The blocks that a multiprocessor should hold.
 template <typename Order, typename Payload>
 constexpr int sort_blocks_per_processor() {
   constexpr int kWidth = sizeof(typename Order::Word);
@@ -45,8 +45,8 @@ struct Problem {
   static constexpr int kTile = kShape.threads * kShape.items;
   static constexpr bool kLeavesLongSegments =
       sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
-  // Whether tiles hold ranks (Order::rank) instead of codes, and the codes are read again at the end. Comparisons of
-  // 16-bit codes truncate each intermediate result, and took as long as the rest of the sort.
+  // Whether tiles hold ranks (Order::rank), which are faster to
+  // compare, instead of codes. The codes are read again at the end.
   static constexpr bool kRanksInTiles = kHasPayload && std::is_same_v<Order, FloatOrder<uint16_t>>;
   static constexpr int kBlocksPerProcessor = sort_blocks_per_processor<Order, Payload>();
 

@@ -18,7 +18,7 @@ template <typename Order, typename Payload>
 class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
-  static constexpr int kBins = 1 << 12;  // 32 KB of counters: sign, exponent and three more bits of a float
+  static constexpr int kBins = 1 << 12;  // 32 KB of counters
   // Smaller buckets are sorted no faster.
   static constexpr int64_t kMinKeys = 1 << 14;
   // If some bins have many more keys than others, there may be about twice as many buckets.

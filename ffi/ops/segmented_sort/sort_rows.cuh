@@ -17,7 +17,7 @@ __device__ void warp_sort(Word (&words)[kItems]) {
   for (int lanes = 1; lanes < kWarp; lanes *= 2) join_lanes(words, lanes);
 }
 
-// Threads take an odd number of items, so that the places of different threads are in different banks.
+// Threads take an odd number of items, to avoid conflicts of banks.
 template <typename P>
 struct SortRowsShared {
   static constexpr int kItems = P::kSort.items;
@@ -36,9 +36,9 @@ template <typename P>
 struct RestoringShared : SortRowsShared<P> {
   EqualItems equals[SortRowsShared<P>::kWarps];
 };
-// Packed rows of floats without payload, but with negative zeros or NaNs, are sorted by ranks (Order::rank). These do
-// not keep the zeros' signs and the NaNs' bits, so the codes are restored afterwards. In long rows, this would cost
-// floats without such values 4%.
+// Packed rows of floats without payload, but with negative zeros or
+// NaNs, are sorted by ranks (Order::rank). These do not keep the zeros'
+// signs and the NaNs' bits, so the codes are restored afterwards.
 template <typename P>
 constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>

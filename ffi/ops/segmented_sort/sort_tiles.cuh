@@ -68,9 +68,9 @@ struct SortShared {
   typename Heads::Shared heads;
 };
 
-// If heads contradict each other, the segments of neighbouring tiles may overlap; then neither of the two is sorted by
-// digits. The remaining segments do not overlap: of two that did, one would hold the first position of a tile towards
-// the other whose own segment is different, so it would overlap the segment of a neighbouring tile.
+// If heads contradict each other, the segments
+// of neighbouring tiles may overlap. Then
+// neither of the two is sorted by digits.
 template <typename Order, typename Payload>
 __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, int64_t tile) {
   const TileDescriptor pair[2] = {problem.descriptors[tile], problem.descriptors[tile + 1]};
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
   const TileDescriptor descriptor = problem.descriptors[tile];
   const TileDescriptor next = problem.descriptors[tile + 1];
   if constexpr (P::kLeavesLongSegments) {
-    // This test follows the loads of the codes; before them, it would make sorts of short segments 2 to 4% slower.
+    // This test follows the loads of the codes, which makes sorts of short segments faster.
     if (problem.leaves_long) {
       if (threadIdx.x == 0) leave_out_overlapping(problem, tile);
       if (!problem.is_merged(descriptor.rounds) && descriptor.segment.end >= origin + size) return;

@@ -91,8 +91,8 @@ struct SetKept {
 };
 
 // Blocks of one tile (blockIdx.y) share its items, if rows are wide.
-// A warp lists the positions of 32 neighbouring items at a time.
-// These are consecutive in the list, so the lanes write without bank conflicts.
+// A warp lists the positions of 32
+// neighbouring items at a time.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   }
 }
 
-// Runs at the same time as the last blocks of write_kept, which writes other slots.
+// It may run at the same time as the last blocks of write_kept, which writes other slots.
 template <typename Mover>
 __global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t size, IndexVector kept, Mover mover) {
   for_each_tail_piece(

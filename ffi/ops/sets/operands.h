@@ -42,7 +42,7 @@ struct SetsOperands {
   IndexResult counts;
 
   explicit SetsOperands(const Call& call);
-  // An empty row has a tile too, because a row's last tile stores the row's count.
+  // On CUDA, a row's last tile stores the row's count, so an empty row has a tile too.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(pair.row_slots(), tile)); }
 
   // These are for CUDA (plan.h).

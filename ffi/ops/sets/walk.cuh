@@ -73,7 +73,7 @@ __device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share
     note(i, in_b, heads);
     steps.b |= in_b ? 1u << i : 0;
     steps.opened |= open ? 1u << i : 0;
-    // Without keep(), the compiler would hold the comparisons of all steps in registers and set the bits at the end.
+    // keep() makes the compiler set the bits step by step.
     keep(steps.b, steps.opened);
     heads.take(in_b);
   }

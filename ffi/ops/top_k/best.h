@@ -1,5 +1,5 @@
-// The first k items of a sequence by a given order. Items that come before the k-th best item so far are
-// collected, and from time to time all but the best k of them are dropped. Most items cost one vectorized comparison.
+// The first k items of a sequence by a given order. Items that come before the k-th best
+// item so far are collected, and from time to time all but the best k of them are dropped.
 #pragma once
 
 #include <algorithm>
