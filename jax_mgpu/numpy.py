@@ -1,8 +1,8 @@
 """Functions of `jax.numpy` on the kernels of this package: the same signatures and results, often faster than JAX's.
 
 `import jax_mgpu.numpy as jnp` can replace the import of `jax.numpy`: all names that this module lacks come from there.
-Kernels run if they are faster or, on a GPU, if JAX's sums may have other bits in each run; every other call is JAX's
-own.
+Kernels run if they should be faster or, on a GPU, if JAX's sums may have other bits in each run. Every other call is
+JAX's own.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *dir(_jnp)})
 
 
-# From this number of items on, a CPU's kernels sort faster than JAX.
+# From this number of items on, a CPU's kernels sort.
 SORTED = 256
 
 
@@ -109,7 +109,7 @@ def lexsort(call: Call) -> Any:
     return call.with_kernels()
 
 
-SHORT_ROW = 16  # for shorter rows, JAX's top_k is faster on a GPU, unless they are many
+SHORT_ROW = 16
 
 
 def _row(call: Call) -> int:
@@ -193,13 +193,12 @@ def median(call: Call) -> Any:
     return _selection(call, 0.5, "midpoint", ("a", "axis", "keepdims")) or call.with_kernels()
 
 
-# A selection reads a row a few times; a sort is faster for rows of fewer than SELECTED_ROW items, or for more than
-# SELECTED quantiles.
+# Rows of fewer than SELECTED_ROW items, or more than SELECTED quantiles, take a sort.
 SELECTED_ROW, SELECTED = 1024, 3
 
 
 def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
-    """Returns a program that computes quantiles from items of two ranks, as JAX does; None if a sort is better.
+    """Returns a program that computes quantiles from items of two ranks, as JAX does, or None.
 
     `names` are the arguments that it can serve. `whole` is 100 if `q` is in percent.
     """
@@ -251,7 +250,7 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
 
 
 def _summed(call: Call) -> int:
-    """Returns the number of items; a sixteenth of it along axes before the last, which XLA:GPU sums by a kernel."""
+    """Returns the number of items; a sixteenth of it along axes before the last."""
     is_last = call.axis is None or call.axis in (-1, call.a.ndim - 1)
     return item_count(call.a) // (1 if is_last else 16)
 
@@ -268,7 +267,7 @@ def cumsum(call: Call) -> Any:
     return call.with_kernels()
 
 
-MULTIPLIED = 2**15  # for fewer items, XLA's running product is faster on a GPU
+MULTIPLIED = 2**15  # for fewer items, XLA's running product runs on a GPU
 
 
 def _multiplied(call: Call) -> int:
@@ -293,7 +292,7 @@ def cumprod(call: Call) -> Any:
     return call.with_kernels()
 
 
-# Selections. JAX computes them by a running sum and a scatter, or by a sort.
+# Selections.
 
 
 def _nonzero(call: Call) -> list[jax.Array]:
@@ -538,7 +537,7 @@ def _bincount_now(call: Call) -> Any:
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
 
 
-COUNTED, PER_BIN = 2**15, 32  # for fewer items, or fewer per bin, XLA's scatter is faster on a GPU
+COUNTED, PER_BIN = 2**15, 32  # for fewer items, or fewer per bin, XLA's scatter may run on a GPU
 
 
 def _counted_items(call: Call) -> int:
@@ -584,7 +583,7 @@ def bincount(call: Call) -> Any:
 
 @like(_jnp.histogram, "a", "bins", "range", "weights", min_items=NEVER)
 def histogram(call: Call) -> Any:
-    """`jax.numpy.histogram`, by the kernels of `jax_mgpu.histogram`, whose counts are exact.
+    """`jax.numpy.histogram`, by the kernels of `jax_mgpu.histogram`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -790,7 +789,7 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# For at most this many test elements, JAX's comparison of all pairs is faster than a search.
+# With `method="auto"` and at most this many test elements, JAX's own function runs.
 FEW_TESTS = 128
 
 

@@ -1,6 +1,6 @@
 """Functions of `jax.ops` and jraph on rows by segment: the same signatures and results, on kernels of this package.
 
-Ids may come in any order. Sums of floats have the same bits in every run, on a GPU too.
+Ids may come in any order. Sums of floats by the kernels have the same bits in every run.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
 
 
 def _freely_added(call: Call) -> int:
-    """Returns the number of items; huge for floats, which kernels on a GPU always add, in a fixed order."""
+    """Returns the number of items; huge for floats, so that kernels on a GPU add them in a fixed order."""
     return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
 
 
-SMALL, PER_SEGMENT = 2**17, 32  # for fewer items, or fewer per segment, XLA's scatter is faster on a GPU
+SMALL, PER_SEGMENT = 2**17, 32  # for fewer items, or fewer per segment, XLA's scatter may run on a GPU
 
 
 def _added(call: Call) -> int:
-    """Returns the number of items; less than SMALL for integers in segments so short that XLA:GPU adds faster."""
+    """Returns the number of items; less than SMALL for vectors of integers with few items per segment."""
     items, number = _freely_added(call), call.num_segments
     is_slow = call.data.ndim == 1 and items < 2**23 and isinstance(number, int) and items < PER_SEGMENT * number
     return min(items, SMALL - 1) if is_slow else items
 
 
 def _by_segment(original: F, measure: Callable[[Call], int] | None = None) -> Callable[[Callable[[Call], Any]], F]:
-    """Turns a plan into a function like one of `jax.ops`. On a CPU, XLA's scatter is always faster."""
+    """Turns a plan into a function like one of `jax.ops`. On a CPU, XLA's scatter runs."""
     unsized = _counted(original.__name__)
     options: dict[str, Any] = {"min_items": NEVER, "min_items_on_gpu": SMALL, "measure": measure, "unsized": unsized}
     return like(original, "data", "segment_ids", **options)

@@ -34,7 +34,7 @@ def live_mask(n: int, count: jax.Array) -> jax.Array:
 
 
 def heads_from_zero(heads: jax.Array) -> jax.Array:
-    """Returns 0 and the heads: the first segment starts at 0 in any case."""
+    """Returns the heads, with 0 in front."""
     first = jnp.zeros((1,), heads.dtype)
     # Under shard_map, the CPU compiler of jaxlib 0.11.2 crashes if an array is joined to an empty one.
     return jnp.concatenate([first, heads]) if heads.shape[0] else first
@@ -43,7 +43,7 @@ def heads_from_zero(heads: jax.Array) -> jax.Array:
 def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Returns, for each of a few searches, the first place from `low` to `high` for which `before(places)` is false.
 
-    `high - low` is at most n. The searches run in lockstep, without a loop.
+    `high - low` is at most n.
     """
     for _ in range(n.bit_length()):
         middle = low + ((high - low) >> 1)
@@ -75,7 +75,7 @@ def wide_enough(positions: jax.Array, n: int) -> jax.Array:
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
     """Returns heads limited to 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
 
-    A barrier hides that heads are constant: XLA would take seconds to evaluate their scatter at compile time.
+    A barrier keeps XLA from the evaluation of a scatter of constant heads at compile time, which takes long.
     """
     return clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
 
@@ -137,7 +137,7 @@ def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike
 
 
 def common_dtype(*integers: Any) -> np.dtype:
-    """Returns the widest dtype, also under strict promotion."""
+    """Returns NumPy's common dtype, also under strict promotion."""
     return np.result_type(*(x.dtype for x in integers))
 
 

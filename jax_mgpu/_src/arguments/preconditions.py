@@ -1,8 +1,7 @@
 """Preconditions: what operations require of their arguments' values, checked on request.
 
 A public function passes an argument through a function below. With checks off, that function returns the argument. With
-checks on, it also finds the first offending position, and a custom call raises the error. The operation's own kernels
-know nothing of checks, so XLA can record them into CUDA graphs.
+checks on, it also finds the first offending position, and a custom call raises the error.
 """
 
 from __future__ import annotations

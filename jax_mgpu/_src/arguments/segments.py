@@ -167,7 +167,7 @@ def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
 
 
 def _meant(lengths: np.ndarray, n: int) -> str:
-    """Returns a hint if lengths look like offsets (they ascend to n) or like ids (there are n, ascending)."""
+    """Returns a hint if lengths look like offsets (they ascend from 0 to n) or like ids (there are n, ascending)."""
     if np.all(lengths[1:] >= lengths[:-1]):
         if lengths[0] == 0 and lengths[-1] == n:
             return " (Segments.from_offsets takes offsets)"

@@ -1,7 +1,7 @@
 """Values that move with the keys of a sort or merge.
 
-A kernel moves one payload of 4 or 8 bytes with each item: a vector of such items, or, in long sorts on a GPU, leaves
-packed into one if their rows have up to 8 bytes together. Other values are gathered by the sorted indices.
+A kernel moves one payload of 4 or 8 bytes with each item: a vector of such items, or leaves packed into one if their
+rows have up to 8 bytes together. Other values are gathered by the sorted indices.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def travel_with_keys(leaves: Sequence[Any]) -> bool:
 def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.Array], list[jax.Array]]] | None:
     """Packs leaves into one vector of 4- or 8-byte items; also returns the inverse function.
 
-    None if rows have more than 8 bytes, or elements of 8 bytes.
+    None if `_packed_bits` is 0.
     """
     bits, widths = _packed_bits(leaves), [_element_bits(x.dtype) for x in leaves]
     if bits == 0:

@@ -53,7 +53,7 @@ def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
 def ordered_integers(keys: jax.Array) -> jax.Array:
     """Returns integers in the order of the keys: one for all NaNs, one for both zeros.
 
-    They are computed from the bits, because XLA's CPU code compares subnormal floats as zeros.
+    They are made of the floats' bits, because XLA's CPU code compares subnormal floats as zeros.
     """
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return keys
@@ -89,7 +89,7 @@ def shifted(x: jax.Array, by: int, fill: ArrayLike = 0) -> jax.Array:
 
 
 def is_words(keys: jax.Array) -> bool:
-    """Whether keys are 64-bit numbers of two words, of which the low one is the real part (see `columns.py`)."""
+    """Whether keys are 64-bit numbers of two words, of which the low one is the real part (see `of_words`)."""
     return jnp.issubdtype(keys.dtype, jnp.complexfloating)
 
 
@@ -113,8 +113,7 @@ def opaque(words: jax.Array) -> jax.Array:
     """Returns the same unsigned integers, but hides from compilers that they are, or become, the bits of floats.
 
     LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to the same
-    NaN. XLA's CPU code loads and stores bits of bfloat16 as bfloat16. The added term is 0, because a product of
-    neighbouring integers is even; compilers do not know this.
+    NaN. The added term is 0, because a product of neighbouring integers is even.
     """
     return words ^ (words * (words + 1) & 1)
 

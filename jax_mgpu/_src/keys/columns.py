@@ -3,17 +3,15 @@
 Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
 becomes its `ordered_integers`, and all bits are flipped for a descending column. These numbers, the first column
 highest, form one long number. If it has up to 64 bits, it is the key for kernels, in the narrowest of 8, 16, 32 and 64
-bits; XLA fuses packing and unpacking into one pass each.
+bits.
 
-The code of a float does not hold its bits: all NaNs have one code, and so have both zeros. So operations on two sorted
-operands fetch floats by the indices that the kernel returns. A sort needs no codes of floats: it sorts by a float
-column, or by neighbouring integers as one code, while other columns move along, and then by the next columns within
-segments of equal keys (`Columns.cuts`). With two keys of up to 64 bits, it may take the lower one first
-(`Columns.two_keys`).
+The code of a float does not hold its bits: all NaNs have one code, and so have both zeros. So the floats of results
+come from the operands. A long sort needs no codes of floats: it may sort by some columns first, and then by the next
+ones within segments of equal keys (`Columns.cuts`).
 
-Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot move along takes the lowest piece first;
-each pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a
-key in the merge replaces these bits, until at most 64 bits remain.
+Wider numbers are cut into pieces of 64 bits. A sort by pieces takes the lowest one first; each pass is stable. Two
+sorted operands are searched in each other by their highest 64 bits. The place of a key in the merge replaces these
+bits, until at most 64 bits remain.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Columns:
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
         if len(columns) > MAX_COLUMNS:
             raise value_error(operation, argument, f"1 to {MAX_COLUMNS} columns", f"{len(columns)} columns")
-        # An array in descending order is one column too; errors call it by the caller's name, without an index.
+        # Errors call a single column by the caller's name, without an index.
         self.names = [argument] if len(columns) == 1 else [f"{argument}[{i}]" for i in range(len(columns))]
         self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
         for name, x in zip(self.names, self.arrays, strict=True):
@@ -245,7 +243,7 @@ class Columns:
 
 
 def travelling(parts: Sequence[Columns], i: int) -> list[int]:
-    """Returns the parts that the i-th sort moves along: later ones, and floats, whose equal keys may differ in bits."""
+    """Returns the parts that the i-th sort moves along: later ones, and earlier ones with floats."""
     return [j for j, part in enumerate(parts) if j > i or (j < i and not part.are_integers)]
 
 
@@ -319,10 +317,7 @@ def in_form(keys: jax.Array | Columns) -> Any:
 
 
 def expect_told_apart(operation: str, **keys: Keys | None) -> None:
-    """Raises if 64-bit floats of the host become equal once JAX cuts them to 32 bits.
-
-    Operations that test keys for equality call it.
-    """
+    """Raises if 64-bit floats of the host become equal once JAX cuts them to 32 bits."""
     wide = (getattr(x, "dtype", np.float64) == np.float64 for x in jax.tree.leaves(keys))
     if not has_64_bits() and any(wide):
         check_on_host(_expect_told_apart, tuple(keys.values()), operation, tuple(keys))
@@ -348,7 +343,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
 
 
 def _wide_floats(x: object) -> np.ndarray | None:
-    """Returns the host's 64-bit floats, Python's among them; None for anything else."""
+    """Returns a vector of 64-bit floats of the host or of Python; None for anything else."""
     leaves = x if isinstance(x, (list, tuple)) else [x]
     if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
         return None
@@ -447,8 +442,7 @@ class KeyPair:
     def with_nans_apart(self) -> KeyPair:
         """Returns a pair in which no NaN of a equals one of b.
 
-        It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs get that
-        value, because a comes first among equal keys.
+        Floats become integers that order them, and a's NaNs come just before b's.
         """
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         if a.are_integers:
@@ -529,7 +523,7 @@ def directed_pair(
     """Returns two operands, their directions, and the function that gives keys of results the caller's form.
 
     `expect_told_apart` checks the keys, because operations test them for equality. Arrays in descending order become
-    columns of one array, whose codes are in ascending order as kernels need it.
+    columns of one array, whose codes are in ascending order.
     """
     expect_told_apart(operation, a=a, b=b)
     if _is_columns(a) or not static_flag(operation, "descending", descending):

@@ -1,7 +1,7 @@
 """Numbers of any length, and their conversion to keys or payloads of kernels, which hold up to 64 bits.
 
-A number is a list of digits of up to 32 bits, highest first. Kernels get 64 bits as complex64, so no 64-bit type of JAX
-is needed. XLA fuses all operations into one pass.
+A number is a list of digits of up to 32 bits, highest first. Kernels get more than 32 bits as complex64, so no 64-bit
+type of JAX is needed.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def align(
 ) -> Aligned:
     """Cuts two sorted arrays over a mesh axis at the same keys, so that later operations on both move no items.
 
-    Each device gets equally many items of both together, and no key is greater than one on a later device. `merge`,
+    Each device gets about equally many items of both together, and the devices' keys are in order. `merge`,
     `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations accept the result with
     `aligned=True`. Without that, each of them aligns its arrays itself, so `align` pays off if several work on the same
     arrays.
@@ -86,8 +86,8 @@ def align(
       ValueError: an argument's shape is not one of the above; 2^31 items or more on all devices without
         `jax_enable_x64`.
 
-    Each item moves once. The cuts are on the merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): of equal keys,
-    those of a come first, and a key with more copies than a device has room for continues on the next devices.
+    Each item moves at most once. The cuts are on the merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): of equal
+    keys, those of a come first, and a key with more copies than a device has room for continues on the next devices.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu

@@ -1,7 +1,6 @@
 """Joins of long tables by buckets: a GPU pairs a bucket's rows in shared memory, without sorting the keys.
 
-A bijection mixes keys, as codes of 32 bits, and rows are partitioned by the highest bits of the mixed codes. That takes
-a pass for each 8 bits of a bucket's number; a sort takes one for each 8 bits of the keys.
+A bijection mixes keys, as codes of 32 bits, and rows are partitioned by the highest bits of the mixed codes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Routing of a mixture of experts: dispatches tokens, and combines experts' outputs per token.
 
 Both gather rows. Without weights, each is the transpose of the other, because a row belongs to one slot of one token.
-JAX's transposes would be scatters, which add in any order on a GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Dispatched(NamedTuple):
     Attributes:
       rows: `[n * slots, ...]`, the tokens of each expert one after the other; 0 past the last.
       segments: `Segments` of the rows, one for each expert.
-      back: `[n, slots]`, the position in `rows` of each token's slot; -1 if the expert is out of range.
+      back: the position in `rows` of each token's slot, of the shape of `experts`; -1 if the expert is out of range.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -112,7 +111,7 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
 
 @jit_eager()
 def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
-    """Adds up the experts' outputs for each token, weighted by slot: the inverse of `dispatch`.
+    """Adds up the experts' outputs for each token, weighted by slot.
 
     Args:
       rows: `[size, ...]`, floats: a row for each row of `Dispatched`.
@@ -127,8 +126,8 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
       TypeError: rows or weights are not floats of 16 to 64 bits, or back are not integers.
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
-    The result is linear in rows and in weights. The transpose is a gather for rows, and a dot of rows for weights;
-    nothing is scattered or sorted. A call takes the time of a gather.
+    The result is linear in rows and in weights. The transpose is a gather for rows, and a dot of rows for weights. A
+    call takes the time of a gather.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -161,7 +160,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
 def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     if not count.size:
         return [gather(x, tokens)]
-    (size,) = tokens.shape  # intervals of one row each: their kernels move wide rows faster than XLA's gather
+    (size,) = tokens.shape  # intervals of one row each
     with by_construction():
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
 

@@ -1,8 +1,7 @@
 """`segmented_reduce` of gathered or weighted rows, as in pooled embeddings.
 
-The operators in `DIRECT` are one operation over the table: kernels read, weight and combine rows at once. Its
-derivatives are sums by row for the table, and dots of rows for the weights. All other operators gather rows first.
-Indices outside of the table are dropped.
+The operators in `DIRECT` are one operation over the table: kernels read, weight and combine rows at once. Other
+operators gather rows first. Entries whose index is outside of the table are dropped.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # operators with weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
 POSITIONS = ("argmin", "argmax")
-# For rows at least this wide, the derivative by x on CUDA sorts the entries. For narrower ones, writing entries'
-# cotangents and adding them by index is faster.
+# For rows at least this wide, the derivative by x on CUDA sorts the indices.
 LEAST_SORTED_WIDTH = 16
 NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # absent weights: `ABSENT` has one axis, weights have two
 
@@ -327,7 +325,7 @@ def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> j
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """Returns, for each row of x, the sum of the cotangents of its entries, in their order."""
+    """Returns, for each row of x, the sum of the weighted cotangents of its entries."""
     del op, wide
     x, indices = operands.x, operands.indices
     exact = wide_dtype(x.dtype)
@@ -354,7 +352,7 @@ def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide
 
 
 def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """Returns, for each weight, the dot of its row and the cotangent of its segment."""
+    """Returns, for each weight, the dot of the items that it multiplies and their cotangents."""
     del op, wide
     x, indices, weights = operands.x, operands.indices, operands.weights
     exact = wide_dtype(x.dtype)
@@ -365,7 +363,7 @@ def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int
 
 
 class _GatheredRows(Operation):
-    """Segments of gathered or weighted rows. A batch over one table is one problem with all segments."""
+    """Segments of gathered or weighted rows. A batch over one table can be one problem with all segments."""
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, indices, weights, count = operands

@@ -1,8 +1,4 @@
-"""Groups and ranks of keys in any order, by sorts, scans and reductions; and shifts within segments.
-
-Groups and ranks are computed in sorted order. Then results for rows move back to the rows, and positions among sorted
-rows become positions in the caller's arrays.
-"""
+"""Groups and ranks of keys in any order, by sorts, scans and reductions; and shifts within segments."""
 
 from __future__ import annotations
 
@@ -134,13 +130,12 @@ def group_by(
       ValueError: an argument's shape is not one of the above, or `op` is not known; 2^31 items or more without
         `jax_enable_x64`.
 
-    Without `dtype`, a mean, variance or median of integers is a float of 32 bits, or of 64 for 64-bit integers. Rows of
-    a key are combined in input order. A call takes the time of a sort of the keys and, per value, of a segmented
-    reduction, and of a gather unless the value moves with the keys as in `sort`. `"nunique"` sorts once more;
-    `"median"` selects as `segmented_quantile` does. A GPU combines 2^23 rows or more (fewer than 2^31) in tables, and
-    sorts only the groups, if `size` is at most 1,398,101 and at most a 96th of the number of rows, if keys are integers
-    of up to 64 bits in all, and if the operators are sums of integers, minima, maxima, counts, `"any"` and `"all"` of
-    vectors, with results of up to 32 bits. If there are too many groups for the tables, it sorts the rows too.
+    Without `dtype`, a mean, variance, standard deviation or median of integers is a float of 32 bits, or of 64 for
+    64-bit integers. Rows of a key are combined in input order. A call takes the time of a sort of the keys and, per
+    value, of a segmented reduction, and of a gather unless the value moves with the keys as in `sort`. `"nunique"`
+    sorts once more; `"median"` selects as `segmented_quantile` does. A GPU may combine 2^23 rows or more in tables, and
+    sort only the groups. It does so for few groups of integer keys, if the results are vectors of sums of integers,
+    extrema, counts or bools of up to 32 bits.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -200,7 +195,7 @@ def _groups_of_one_device(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Groups by tables on a GPU if all groups find room there, else by a sort of the rows, as derivatives do."""
+    """Groups by tables on a GPU if they suffice, else by a sort of the rows, as derivatives do."""
     table = table_for(keys, leaves, size)
     # JAX keeps these functions, so they must hold no arrays.
     form = keys.replaced([]) if isinstance(keys, Columns) else None
@@ -402,7 +397,7 @@ def rank(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or method is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    A call takes the time of a sort with indices, up to three scans, and a scatter.
+    A call takes the time of a sort with indices, up to three scans, and a scatter or a sort of the ranks.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -30,8 +30,8 @@ from jax_mgpu._src.ops.sort import Sort
 
 # The entries of a block's table: kGroupEntries of ffi/ops/hash_groups/plan.h. Some should stay empty.
 BLOCK_ENTRIES: int = cpu_library.tile_sizes()["group_entries"][0]
-# A table in device memory is faster than a sort for at least LEAST_ROWS rows, and ENTRY_ROWS rows per entry; it has at
-# least LEAST_ENTRIES entries. For more than MOST_GROUPS groups, the tables of blocks would be too small.
+# A table in device memory has at least LEAST_ENTRIES entries. It needs at least LEAST_ROWS rows, at least ENTRY_ROWS
+# rows per entry, and at most MOST_GROUPS groups.
 LEAST_ROWS, ENTRY_ROWS = 1 << 23, 32
 LEAST_ENTRIES, MOST_GROUPS = 1 << 16, (1 << 22) // 3
 
@@ -67,7 +67,7 @@ class Table(NamedTuple):
 
 
 def table_for(keys: jax.Array | Columns, leaves: Sequence[jax.Array], size: int) -> Table | None:
-    """Returns the table for up to `size` groups; None for keys that are not integers, or if a sort is better."""
+    """Returns the table for up to `size` groups, or None."""
     (n,) = keys.shape
     columns = columns_of(keys)
     bits = sum(8 * x.dtype.itemsize for x in columns)
@@ -212,7 +212,7 @@ def _fallback(
     x_state: int,
     y_state: int,
 ) -> Sequence[jax.Array]:
-    """Sorts the rows; the group of the largest key comes first."""
+    """Sorts the rows; the first slot is for the largest possible key."""
     n = keys.shape[0]
     if lower.size:
         keys = Columns("group_by", "keys", (keys, lower), False).codes()[0]

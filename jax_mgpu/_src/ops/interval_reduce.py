@@ -3,8 +3,8 @@
 Kernels combine items by named operators. For functions as operators, and for some derivatives, plain JAX cuts the items
 into blocks. Within a block, an interval combines a suffix of the left half and a prefix of the right half of the
 smallest aligned part that contains it (a disjoint sparse table). Over several blocks, it combines a suffix of the
-first, a prefix of the last, and an interval of the blocks' totals. So each item is read a fixed number of times for any
-widths, and no item outside of an interval contributes to its result.
+first, a prefix of the last, and an interval of the blocks' totals. No item outside of an interval contributes to its
+result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Interval operations: ragged intervals of rows expanded, gathered, scattered and moved.
 
-`offsets` is the exclusive scan of lengths, and `total` their sum. Each operation is a load-balancing search and a copy
-in one kernel.
+`offsets` is the exclusive scan of lengths, and `total` their sum.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ from jax_mgpu._src.ops.sort import Sort
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
-# From this many elements of the result on, the kernel that adds intervals is faster than a sum by id, even if each
-# element is in many intervals.
+# Results with fewer elements are summed by id if a row is in more than 64 intervals.
 MANY_ELEMENTS = 1 << 14
 
 
@@ -353,7 +351,7 @@ def _move_fallback(
     return [into + add_rows(rows, places, into) if adds else into.at[places].set(rows, mode="drop")]
 
 
-# Derivatives: tangents move as rows do. Other rows have a zero tangent, or the fill value's.
+# Derivatives: tangents move as rows do.
 
 
 def filled_tangent(
@@ -445,7 +443,7 @@ def _add_intervals(
     size, objects = rows.shape[0], starts.shape[0]
     if disjoint or objects == 0 or count == 0:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
-    # All branches get operands that vary alike, as JAX requires if vmap selects a branch.
+    # The operands of all branches must vary alike.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
     dtype = common_dtype(starts, offsets, live)
     starts, offsets, live = (x.astype(dtype) for x in (starts, offsets, live))
@@ -479,8 +477,7 @@ def _add_intervals(
 
         return cond(_are_ordered(begins, sizes, most), when_sorted, add_by_id, rows)
 
-    # A thread adds all items of one element. If elements are few, most threads would wait for an element that is in
-    # many intervals.
+    # A thread adds all items of one element, so an element in many intervals is slow.
     most = 64 if count * rows.shape[1] < MANY_ELEMENTS else max(64, 2 * -(-size // count))
     return cond(_are_ordered(starts, lengths, most), in_order, in_any_order, rows)
 
@@ -509,7 +506,7 @@ _expand.def_transpose("values", _expand_transpose)
 
 
 class _IntervalOperation(Operation):
-    """Starts and offsets have one dtype, as the kernels for int64 require."""
+    """An operation whose starts and offsets have one dtype."""
 
     def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
         """Converts starts and offsets to one dtype, and binds the primitive."""

@@ -153,8 +153,8 @@ def join(
         share instead, and rows of the result move.
 
     Returns: A `JoinResult`: int32 indices (int64 for an input of 2^31 items or more), -1 past the count. `count` is
-      int64 if the product of the lengths plus their sum reaches 2^31 and `jax_enable_x64` is on; without it, a count
-      that int32 cannot hold is given as 2^31 - 1.
+      int64 if int32 might be too narrow and `jax_enable_x64` is on. Without it, a count that int32 cannot hold is given
+      as 2^31 - 1.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
@@ -164,10 +164,9 @@ def join(
     Time is O(n_a + n_b + rows), however partners are distributed: a walk along the merge path (Odeh, Green, Mwassi,
     Shmueli, Birk, 2012) finds the partners, a scan of their numbers gives the places of rows, and blocks write equal
     parts of the output (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys in any order add
-    two sorts with indices, and a sort or a scatter that restores the order of a. Kinds semi and anti take two searches,
-    a scatter and a selection instead of the walk. On a GPU, inner and left joins of unsorted keys of 17 to 32 bits in
-    all, with at least 2^23 rows of a, partition both sides into buckets instead of sorting them, unless keys of b are
-    very frequent.
+    two sorts with indices, and a sort or a scatter that restores the order of a. Kinds semi and anti take two searches
+    and a selection instead of the walk. On a GPU, inner and left joins of unsorted keys of 17 to 32 bits in all, with
+    at least 2^23 rows of a, may partition both sides into buckets instead of sorting them.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -249,9 +248,8 @@ def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool
 def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
     """Joins keys in any order.
 
-    Pairs of rows of long tables are found in the order of keys, then sorted by a's row, which takes a GPU less time
-    than to bring the partners back to all rows of a. If `size` is too small for all pairs, the sort would not keep the
-    first ones, so `_expanded` joins instead.
+    Pairs of rows of long tables may be found in the order of keys, and then sorted by a's row. If `size` is too small
+    for all pairs, `_expanded` joins instead, because the sort would not keep the first ones.
     """
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     if not is_long_permutation(n_a) or not found.null_equal or size > 2 * (n_a + n_b):
@@ -403,8 +401,7 @@ def join_columns(
       TypeError: the indices are not integers.
       ValueError: an argument's shape is not one of the above.
 
-    Gradients flow to the columns. A call takes the time of the gathers. If both tables are in the order of their keys,
-    the gathers read a's side in order, and b's side in order for each row of a.
+    Gradients flow to the columns. A call takes the time of the gathers.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -474,7 +471,7 @@ def _shapes(a: Aval, b: Aval, *, size: int) -> Sequence[Any]:
 def _fallback(
     a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, size: int, keep_a: int, keep_b: int
 ) -> Sequence[jax.Array]:
-    """Joins by two binary searches per row of A, a scan, and one binary search per result."""
+    """Joins by binary searches and a scan."""
     a_spec, b_spec, count_spec = _shapes(a, b, size=size)
     n_a, n_b = a.shape[0], b.shape[0]
     a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)

@@ -132,11 +132,11 @@ def merge(
         has 2^31 items or more and there are values other than one vector of 4- or 8-byte items, or columns that are
         floats or wider than 64 bits.
 
-    Time is O(n_a + n_b), each key read and written once; scratch memory on a GPU is some bytes per tile. Equal parts of
-    the output are found by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012), and each is merged sequentially.
-    Columns of up to 64 bits in all are one key. For wider ones, searches of each side in the other and a scan replace
-    the first 64 bits by a position, again and again until 64 bits are enough; with up to 2^26 items, a position has at
-    most 27 bits. With `less`, all items are sorted together to get ranks, which are then merged.
+    Time is O(n_a + n_b); scratch memory on a GPU is some bytes per tile. Equal parts of the output are found by merge
+    path (Odeh, Green, Mwassi, Shmueli, Birk, 2012), and each is merged sequentially. Columns of up to 64 bits in all
+    are one key. For wider ones, searches of each side in the other and a scan replace the first 64 bits by a position,
+    again and again until 64 bits are enough. With `less`, all items are sorted together to get ranks, which are then
+    merged.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -71,20 +71,18 @@ def mergesort(
         with `less`, with values other than one vector of 4- or 8-byte items, or with more than 64 bits of columns
         besides the part that is sorted first.
 
-    Time is O(n log n) for any order of the input; scratch memory is one copy of keys and values. Blocks sort tiles.
-    Rounds merge sorted runs, and merge path (Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path", 2012) finds the items of
-    each output tile.
+    Time is O(n log n) for any order of the input; scratch memory is about one copy of keys and values. Blocks sort
+    tiles. Rounds merge sorted runs, and merge path (Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path", 2012) finds the
+    items of each output tile.
 
     Columns of up to 64 bits in all are one key; wider ones take one sort for each 64 bits. From 2^22 items on, columns
-    that are wider or contain floats are sorted in parts instead: by the first part, then by each next part among items
-    that are equal so far. A part is one column, or neighbouring integers of up to 64 bits. The other parts and the
-    values travel along, so they must have at most 64 bits per item. If they have more, one sort for each 64 bits is
-    made.
+    that are wider or contain floats may be sorted in parts instead: by the first part, then by each next part among
+    items that are equal so far. The other parts and the values travel along.
 
     With `less`, CUDA kernels that are compiled for it sort keys of any width, by positions if keys have more than 16
     bytes. If `less` only compares columns, one after the other, keys of more than 8 bytes are sorted as columns. On
     other platforms, and if `less` cannot be compiled, keys are sorted as columns if `less` allows it, otherwise by
-    XLA's sort or, if `less` is too complex for that, by merges with O(n log^2 n) comparisons.
+    XLA's sort or by merges with O(n log^2 n) comparisons.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -210,12 +208,10 @@ def locality_sort(
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    On a GPU, blocks sort cells of 8,192 or 16,384 keys. Rounds merge neighbouring cells, or runs of cells, only where
-    their keys overlap. So keys at most k places from their sorted position take O(n log k). From 2^19 keys of 32 bits
-    or 2^22 keys of 64 bits on, keys are sorted by digits as in `sort` if samples show that many are far from their
-    places. It can be faster than `sort` for more than 2^18 keys of 32 or 64 bits without values, or of 32 bits with
-    values or indices of 4 bytes. Other calls, and all calls on a CPU, take about as long as `sort`. Scratch memory is
-    that of `mergesort`.
+    On a GPU, blocks sort cells of keys. Rounds merge neighbouring cells, or runs of cells, only where their keys
+    overlap. So keys at most k places from their sorted position take O(n log k). Long arrays are sorted by digits, as
+    in `sort`, if samples show that many keys are far from their places. It can be faster than `sort` on a GPU for more
+    than 2^18 keys of 32 or 64 bits with few bytes of values. On a CPU, it takes about as long as `sort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

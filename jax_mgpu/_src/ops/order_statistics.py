@@ -109,7 +109,7 @@ class _SegmentedOrderStatistics(Operation):
     """A selection in each segment."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a sort is faster: for many ranks of a segment or of one array, or few items in long segments."""
+        """Whether plain JAX sorts: for many ranks of a segment or of one array, or few items in long segments."""
         x, begins, _, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
             return True  # plain JAX sorts this array once
@@ -121,7 +121,7 @@ class _SegmentedOrderStatistics(Operation):
 
 CUDA_MAX_SEGMENT_RANKS = 16  # kMaxSegmentRanks of ffi/ops/segmented_order_statistics/plan.h
 CUDA_SHORT_SEGMENT = 2**10  # a warp's registers hold such a segment
-# A warp reads a longer segment several times, so few such segments take as long as one for each warp of a GPU.
+# Longer segments are sorted if there are fewer items in all.
 CUDA_MIN_IN_LONG_SEGMENTS = 2**22
 
 
@@ -173,7 +173,7 @@ class _OrderStatistics(Operation):
     """A selection of items at some ranks."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a sort is faster: for many ranks of a row or of one array, or for short or few rows."""
+        """Whether plain JAX sorts: for many ranks of a row or of one array, or for short or few rows."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
             return True
@@ -184,7 +184,7 @@ class _OrderStatistics(Operation):
 
 
 CUDA_MAX_RANKS = 7  # kMaxRanks of ffi/ops/order_statistics/plan.h
-CUDA_MAX_SORTED = 2**20  # a sort of at most this many items beats the passes that count digits
+CUDA_MAX_SORTED = 2**20  # at most this many items are sorted
 CUDA_MIN_COUNTED_ROW = 2**14
 
 
@@ -246,9 +246,9 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     """Returns the ranks below and above each quantile, the upper one's weight in [0, 1), and its error.
 
     A rank of a long segment has more digits than a float32, so it is computed in parts: with q = k / 4096 + r and the
-    last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
-    never takes it past the rank of (k + 1) / 4096, so ranks increase with q. A rank counts as whole if the rounding of
-    q, in its given type, explains the distance to a whole number. So 0.7 of 11 items is the item of rank 7, without its
+    last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. It is at most
+    the rank of (k + 1) / 4096, so ranks do not decrease with q. A rank counts as whole if the rounding of q, in its
+    given type, explains the distance to a whole number. So 0.7 of 11 items is the item of rank 7, without its
     neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
@@ -256,7 +256,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
         last >> 12,
         last & 4095,
         last.astype(q.dtype),
-    )  # shifts and masks are fast, divisions are not
+    )
     scaled = q * 4096
     coarse = jnp.floor(scaled)
     k = clip(coarse, 0, 4096).astype(last.dtype)
@@ -279,8 +279,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     return lower, upper, weight, error
 
 
-# The ranks of the items below and above the middle, and of the last one, are `(number - FEWER) >> HALVINGS`. XLA:CPU
-# compiles this one formula faster than a choice among three.
+# The ranks of the items below and above the middle, and of the last one, are `(number - FEWER) >> HALVINGS`.
 FEWER, HALVINGS = np.array([1, 0, 1]), np.array([1, 1, 0])
 
 

@@ -138,7 +138,7 @@ def to_dense(
       TypeError: heads or count are not integers, or `width` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 results or more without `jax_enable_x64`.
 
-    The result is linear in `x`; the transpose is `from_dense`. Time is O(m width): one `interval_gather`.
+    The result is linear in `x`; the transpose is `from_dense`. Time is O(m width), by `interval_gather`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -188,7 +188,7 @@ def from_dense(
       TypeError: lengths are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    The result is linear in `x`; the transpose is `to_dense`. Time is O(size + m): one `interval_gather`.
+    The result is linear in `x`; the transpose is `to_dense`. Time is O(size + m), by `interval_gather`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -252,7 +252,7 @@ def take_segments(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     The result is linear in `x`; the transpose adds up items that were taken several times, in a fixed order. Time is
-    O(size + m + k): one `interval_gather`.
+    O(size + m + k), by `interval_gather`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

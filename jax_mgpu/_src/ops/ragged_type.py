@@ -93,7 +93,7 @@ class Ragged:
       segments: where each row lies.
 
     Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry per row,
-    or a scalar. Different rows are an error: outside of `jit` always, within `jit` under `checks()`.
+    or a scalar. Different rows are an error; within `jit`, it may take `checks()` to find that they differ.
 
     Outside of `jit`, `ragged[i]` is row i, and a loop goes over the rows. `ragged[a:b]`, `ragged[indices]` and
     `ragged[mask]` are a Ragged of the selected rows.

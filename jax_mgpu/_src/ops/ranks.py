@@ -95,10 +95,8 @@ def top_k(
       TypeError: an argument's dtype is not one of the above, or `k` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the selected items. If `k` is at most a quarter of `n`, time is O(n + k log k) on random input, in
-    one pass over memory; on CUDA, for `k` above 2,048, a second operation sorts the candidates of the first. CUDA also
-    needs one pass for any `k` up to 64 if `n` is at most 2,048, as in a batch that `vmap` makes. In all other cases,
-    the items are sorted.
+    Derivatives go to the selected items. Time is O(n + k log k) on random input if `k` is at most a quarter of `n`. For
+    a larger `k`, it is at most that of a sort. On CUDA, a large batch of short rows may take the time of a sort too.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -149,9 +147,8 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments. Over a
-    mesh axis, and on CUDA for `k` above 32, or above 8 if segments have more than 256 items on average, a call takes
-    the time of a sort.
+    Derivatives are those of `top_k`. Time is O((n + m) k) for any lengths of the segments. Over a mesh axis, and on
+    CUDA for `k` above 32, or above 8 if segments have more than 256 items on average, a call takes the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -194,7 +191,7 @@ class _TopK(Operation):
     """A selection of the first items."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether plain JAX is faster: by a sort for a large k or many short rows, or by a reduction for one item."""
+        """Whether plain JAX runs: a sort, a reduction for one item, or `_sort_candidates`."""
         n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
         if platform == "cuda" and _is_short(n, k):
             return False
@@ -253,11 +250,10 @@ def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> S
 
 
 def _candidates_room(n: int, k: int, width: int) -> int:
-    """Returns room for the candidates of a row; in about one random row of a million, they exceed it.
+    """Returns room for the candidates of a row.
 
-    CUDA's kernels bound the candidates by an item of a sample: that of rank `k * sample / n`, plus four standard
-    deviations. The room is for five standard deviations more. If the candidates exceed the room, a block selects from
-    the whole row.
+    CUDA's kernels bound the candidates by an item of a sample: that of rank `k * sample / n`, plus about four standard
+    deviations. The room is for about five standard deviations more.
     """
     # candidate_sample of ffi/ops/top_k_candidates/plan.h
     sample = min(max(n // 24, 2048), 2**15 // max(width, 4), n)
@@ -277,16 +273,16 @@ def _def_jvp(operation: Operation) -> None:
     operation.def_jvp(jvp)
 
 
-# A selection is faster than a sort if k is at most n // SELECTED_PART.
+# Items are selected rather than sorted if k is at most n // SELECTED_PART.
 SELECTED_PART = 4
 CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
-CUDA_MIN_ROW = 2048  # a block selects from one row or a part of it, but sorts several shorter rows
-CUDA_FEW_ITEMS = 2**16  # with more items in short rows, a block sorts several rows
+CUDA_MIN_ROW = 2048  # shorter rows are sorted if there are more than CUDA_FEW_ITEMS items
+CUDA_FEW_ITEMS = 2**16
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects up to 64 items of a row of at most 2,048
 
 
 def _is_short(n: int, k: int) -> bool:
-    """Whether CUDA's kernels select k items from rows of n faster than a sort does."""
+    """Whether CUDA's kernels can select k items of rows of n by a warp for each."""
     return n <= CUDA_SHORT_ROW and k <= CUDA_SHORT_FIRST
 
 
@@ -330,7 +326,7 @@ class _SegmentedTopK(Operation):
     """A selection in each segment."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a sort of the segments is faster: for a large k, and for a smaller one if segments are long."""
+        """Whether CUDA sorts the segments: for a large k, and for a smaller one if segments are long."""
         k: int = attributes["k"]
         if platform != "cuda":  # on other platforms, an exported program may not know the number of items
             return False

@@ -230,15 +230,14 @@ def _reduced(
     return [reduced(leaf) for leaf in leaves]
 
 
-# Rows of an array of at least LEAST_FOLDED items are joined to wider rows of at least FOLDED_COLUMNS columns.
+# From LEAST_FOLDED items on, rows may be joined to wider rows of at least FOLDED_COLUMNS columns.
 LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
 def _fold(kind: Kind, x: jax.Array) -> int:
-    """Returns how many rows become one wider row: 1, unless rows are short or no whole vectors of 16 bytes.
+    """Returns how many rows become one wider row.
 
-    Extrema are not folded: their derivative belongs to the first of equal items, and a second reduction may take
-    another one.
+    Extrema are not folded: their derivative belongs to the first of equal items.
     """
     n, width = x.shape
     of_any_order = kind in (Kind.ADD, Kind.MUL, Kind.AND, Kind.OR, Kind.XOR)
@@ -544,7 +543,7 @@ def run_reduce_by_key(
             of_segments = mesh.groupings.segments_reduced
             return keep(over_axis(of_segments, name, axis_name, leaf, heads, live)[:size], leaf.fill)
         reduced = leaf.reduced(SegmentedItems(name, n, heads, covered))
-        # Slots past the runs are empty segments, with the identity.
+        # Slots past the runs hold the identity.
         identity_fills = leaf.made is None and ((leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index)
         return reduced if identity_fills else keep(reduced, 0)
 
@@ -627,7 +626,7 @@ def _rows_fallback(
 
 
 def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """Returns `add(rows)`, a linear function of floats. Complex numbers are added by parts, and float8 in float32."""
+    """Returns `add(rows)`, a linear function of floats. Complex numbers are added by parts, float8 as float32."""
     if jnp.iscomplexobj(rows):
         return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
     if jnp.finfo(rows.dtype).bits < 16:
@@ -647,7 +646,7 @@ def _derivatives(operation: Operation, name: str) -> None:
             return _of_items(name, values, primals.x.shape, heads_of(primals), indices_of(primals), primals.count)
 
         def of_product(x: jax.Array, dx: jax.Array) -> jax.Array:
-            """Multiplies tangents by the product of the other items, without a division: items may be zero."""
+            """Multiplies tangents by the product of the other items, without a division by an item."""
             factors = x.astype(accumulator_dtype(x.dtype))
             before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
             parts = weighted(before * after, dx.astype(factors.dtype))
@@ -703,9 +702,7 @@ def _logsumexp_weights(
 ) -> jax.Array:
     """Returns each item's share of the sum of exponentials; 0 in no segment.
 
-    `exact` is rounded, so exponentials of `x - exact` do not add up to 1 (3% off at 1e6), and are divided by their sum.
-    In a segment with +inf, the share of +inf is NaN, and that of other items 0. A NaN makes all shares of its segment
-    NaN.
+    `exact` is rounded, so exponentials of `x - exact` need not add up to 1, and are divided by their sum.
     """
     shift = jax.lax.stop_gradient(where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
@@ -799,7 +796,7 @@ def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
 
 
 class _SegmentedReduce(Operation):
-    """A reduction of segments. A batch of adjacent columns is a reduction of rows, read in place."""
+    """A reduction of segments. A batch of adjacent columns can be a reduction of rows."""
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, count = operands

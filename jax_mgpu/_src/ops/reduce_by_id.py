@@ -52,17 +52,16 @@ __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The bytes that a warp of the CUDA kernel has for all states (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Sums of floats of up to 32 bits are computed exactly, in integers, if all sums together take at most
+# On CUDA, sums of floats of up to 32 bits may be computed exactly, in integers, if all sums together take at most
 # EXACT_WORDS_PER_ITEM words for each element of x, and FEW_EXACT_WORDS more.
 EXACT_WORDS_PER_ITEM = 2
 FEW_EXACT_WORDS = 1 << 18
-# Rows of more than FEW_COLUMNS columns are sorted by id if x has more than FEW_ITEMS elements. The sort of ids, one for
-# each row, then takes less time than kernels with a table per warp, which take three times as long as reading x.
+# On CUDA, rows of more than FEW_COLUMNS columns may be sorted by id if x has more than FEW_ITEMS elements.
 FEW_COLUMNS = 8
 MAX_COLUMNS = 1 << 30  # kMaxIdColumns of ffi/ops/reduce_by_id/plan.h, if the order of items does not matter
 FEW_ITEMS = 1 << 22
-# For exact sums with at most DIGIT_SLOTS results, tables of digits (ffi/ops/reduce_by_id/sum_by_digits.cuh) are faster
-# than a sort for up to DIGIT_COLUMNS columns.
+# Tables of digits (ffi/ops/reduce_by_id/sum_by_digits.cuh) can hold exact sums of up to DIGIT_COLUMNS columns with at
+# most DIGIT_SLOTS results.
 DIGIT_COLUMNS = 16
 DIGIT_SLOTS = 1 << 14
 
@@ -102,13 +101,10 @@ def reduce_by_id(
       TypeError: as `reduce`; also a size that is not static.
       ValueError: as `reduce`; also a negative size, or another number of ids than of items.
 
-    Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
-    matter (sums of integers, minima, maxima, their indices, bitwise operators). Sums of floats of at most 32 bits also
-    take O(n + size), if ids have about ten items or more on average, or results are few, and if rows have at most 8
-    elements: they are added as integers, exactly, and rounded once. Other results, if they take up to 46 KB in all, are
-    combined in the memory of each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read
-    in that order. A `jax.vmap` over many problems with the same ids sorts them once, and takes the problems as columns
-    of rows.
+    Time is O(n + size) on a CPU, except for `"median"` and `"nunique"`. On a GPU it is O(n + size) too if the order of
+    items does not matter, as in sums of integers, minima and maxima, and for few results. Sums of floats of at most 32
+    bits may be added as integers, exactly, and rounded once. In other cases a GPU may sort the ids, and read rows in
+    that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -191,8 +187,7 @@ class _ItemsOfGroups(_ItemsOfIds):
 def group_ids(ids: ArrayLike, size: int) -> Groups:
     """Finds the items of each id by a stable sort, once for several functions by the same ids.
 
-    Without it, `reduce_by_id`, `softmax_by_id` and gradients of `take` sort the ids in each call, if their kernels need
-    that: for sums of floats by many ids.
+    Without it, `reduce_by_id`, `softmax_by_id` and gradients of `take` may sort the ids in each call.
 
     Args:
       ids: `[n]`, integers. An item whose id is negative, or not below `size`, belongs to none.
@@ -329,7 +324,7 @@ def _in_any_order(op: Kind, x: Aval) -> bool:
 
 
 class _ReduceById(Operation):
-    """A reduction by id. CUDA has kernels for exact sums, and if order does not matter or the states fit a table."""
+    """A reduction by id."""
 
     def fold_batch(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> Sequence[jax.Array] | None:
         x, ids, count = operands
@@ -341,7 +336,7 @@ class _ReduceById(Operation):
         return [keeping_bits(lambda x: jnp.moveaxis(x, 0, -2), found, repeats=True)]
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether the ids must be sorted."""
+        """Whether the ids are sorted."""
         x, op = operands[0], Kind(attributes["op"])
         n, width = x.shape[-2:]
         slots = attributes["size"] * width
@@ -352,7 +347,7 @@ class _ReduceById(Operation):
         if width > FEW_COLUMNS and n * width > FEW_ITEMS and not has_digits:
             return True
         if sums_exactly and devices == 1 and _are_columns(*operands):
-            # Tables of digits are as fast as that sort, if results fit them and problems have enough items.
+            # Tables of digits replace that sort if results fit them and problems have enough items.
             return bool(slots > DIGIT_SLOTS or n * width < FEW_ITEMS)
         if sums_exactly:
             words = slots * _exact_words(n)

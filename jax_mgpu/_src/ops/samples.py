@@ -165,10 +165,9 @@ def sample_logits(
       TypeError: an argument's dtype is not one of the above, or `key` is not a random key.
       ValueError: an argument's shape is not one of the above.
 
-    Probabilities are computed in float32. Each row takes one random number, from
-    `jax.random.uniform(key, logits.shape[:-1])`. There are no derivatives. An array as `top_k` costs a sort of each
-    row. `top_p` without `top_k` costs a sort too, but on CUDA only three passes over rows of 2,048 tokens or more. An
-    integer `top_k` costs as much as `jax_mgpu.top_k`. Without either, there are two passes over the logits.
+    Probabilities are computed in float32. Each row takes one random number, from `jax.random.uniform(key,
+    logits.shape[:-1])`. There are no derivatives. An array as `top_k` costs a sort of each row, and so may `top_p`
+    without `top_k`. An integer `top_k` costs as much as `jax_mgpu.top_k`.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu

@@ -60,7 +60,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
 
-# In a batch, problems with fewer items are transposed, and their columns scanned as rows.
+# In a batch, `_ScanRows` transposes problems with fewer items.
 LEAST_ROW_ITEMS = 1024
 
 
@@ -637,9 +637,8 @@ def _extremum_tangents(
 ) -> Sequence[jax.Array]:
     """Returns the tangents of minima or maxima so far.
 
-    The positions whose extremum is one item form a run, which begins at that item. In a run, only the tangent of the
-    first item is kept; a sum over the run gives this tangent to all positions. The transpose is the sum in the other
-    direction, so nothing is gathered. The extrema's indices are the heads of the runs.
+    The positions whose extremum is one item form a run. In a run, only the tangent of the first item is kept; a sum
+    over the run gives this tangent to all positions.
     """
     flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
     indices, *last = _scan.run(primals, op=kind.index_of, **flags)
@@ -668,8 +667,7 @@ def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags
 def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
     """Returns the tangents of logsumexp: means of items' tangents, weighted by exponentials.
 
-    Exponentials are relative to the largest item so far; when it grows, running sums are scaled down. If that item is
-    +inf, its weight is NaN, and that of other items 0. If it is NaN, all weights are NaN.
+    Exponentials are relative to the largest item so far; when it grows, running sums are scaled down.
     """
     wide = accumulator_dtype(dx.dtype)
     x, heads, count = primals.x.astype(wide), primals.heads, primals.count
@@ -770,14 +768,14 @@ def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes:
 
 
 class _Scan(Operation):
-    """A scan of a vector. No kernel has the pairs that logsumexp needs as states, so it runs in plain JAX."""
+    """A scan of a vector. Logsumexp runs in plain JAX."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         del operands, platform, devices
         return attributes["op"] == Kind.LOGSUMEXP
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
-        """Returns a batch of adjacent columns as a scan of rows, read in place."""
+        """Makes a batch of adjacent columns a scan of rows where it can."""
         x, heads, count, initial = operands
         if (
             tuple(axes) == (1, None, None, None)
@@ -794,7 +792,7 @@ class _ScanRows(_Scan):
     """A scan of each column of rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether to scan small problems as rows of the transposed array: a block takes rows of one problem only."""
+        """Whether problems are small and in a batch."""
         *batch, n, width = operands[0].shape
         is_small = bool(batch) and n * width < LEAST_ROW_ITEMS
         return is_small or super().prefers_xla(operands, attributes, platform, devices)

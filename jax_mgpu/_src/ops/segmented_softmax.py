@@ -59,10 +59,8 @@ def segmented_softmax(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Sums have a fixed order. There are derivatives of any order. Time is O(n + m) for any lengths of the segments. On a
-    GPU, each tile of rows reads and writes the segments inside of it once, and rows of segments that cross its edges
-    twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); a
-    gradient takes one more pass of this kind. On a CPU, the results of two segmented reductions are repeated over the
-    segments. Over a mesh axis, there are four segmented scans.
+    GPU, the parts of a segment in different tiles are joined as in Milakov and Gimelshein, "Online normalizer
+    calculation for softmax", 2018. On a CPU, the results of two segmented reductions are repeated over the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -134,10 +134,10 @@ def segmented_sort(
         without heads; 2^31 items or more as for `mergesort`.
 
     Time is O(n log t) for tiles of t items and O(n log(s / t)) for segments of s > t items, in any mixture of lengths;
-    scratch memory is one copy of keys and values. The algorithm is a block sort and merge rounds that stop when a
+    scratch memory is about one copy of keys and values. The algorithm is a block sort and merge rounds that stop when a
     segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start. On a GPU, long segments
-    are sorted by digits as in `sort`, unless there are very many short ones. Columns cost as in `mergesort`. With ends,
-    items between segments are marked first, in flags of n bytes.
+    may be sorted by digits, as in `sort`. Columns cost as in `mergesort`. With ends, items between segments are marked
+    first, in flags of n bytes.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -276,7 +276,7 @@ def _segments(
 
 
 def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
-    """Returns flags that are set at each segment's start and at each item between segments."""
+    """Returns flags that are set where a segment with items starts, and at each item between segments."""
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
         starts, stops = heads_inside(heads, n), heads_inside(ends, n)

@@ -251,7 +251,7 @@ class Segments(Ranges):
 
     @property
     def count(self) -> Any:
-        """The end of the last segment, a scalar."""
+        """The largest end of a segment, a scalar; 0 without segments."""
         return _last(self.ends)
 
     def ids(self, n: int, fill_value: ArrayLike = -1) -> jax.Array:

@@ -526,10 +526,7 @@ def select_rows(
     *,
     partition: bool = False,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns the kept items of each leaf, with `partition` followed by the others, and the number of kept ones.
-
-    The caller has checked the arguments.
-    """
+    """Returns the kept items of each leaf, with `partition` followed by the others, and the number of kept ones."""
     index_dtype(name, "keep", keep.shape[0])
     total = None
 

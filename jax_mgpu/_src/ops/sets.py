@@ -108,7 +108,7 @@ def set_intersection(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
       size: the static length of the result (default `min(n_a, n_b)`).
-      duplicates: False promises that no key occurs twice in a, nor twice in b, and saves time.
+      duplicates: False promises that no key occurs twice in a, nor twice in b, which may save time.
       fill_value: the value of keys and values past the last one, a scalar; converted to the dtype of each.
       descending: whether a and b, and the result, are in descending order; a tuple of bools gives a direction for each
         column. It cannot be combined with `less`.
@@ -132,10 +132,9 @@ def set_intersection(
       ValueError: an argument's shape is not one of the above; 2^31 items or more in both inputs together without
         `jax_enable_x64`.
 
-    Time is O(n_a + n_b), each key read once and each result written once. Balanced path finds equal parts of both
-    inputs (Baxter, moderngpu, 2013), such that the r-th copies of a key in a and in b are in the same part. A scan with
-    decoupled look-back (Merrill and Garland, 2016) finds where the results go, in the same pass. Columns cost as in
-    `merge`.
+    Time is O(n_a + n_b). Balanced path finds equal parts of both inputs (Baxter, moderngpu, 2013), such that the r-th
+    copies of a key in a and in b are in the same part. On a GPU, a scan with decoupled look-back (Merrill and Garland,
+    2016) finds where the results go. Columns cost as in `merge`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

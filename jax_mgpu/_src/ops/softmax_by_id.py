@@ -43,7 +43,8 @@ def softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array
         `jax_enable_x64`.
 
     Sums are those of `reduce_by_id`, the same in every run. There are derivatives of any order; items without an id
-    have none. A call takes the time of two calls of `reduce_by_id`, for a maximum and a sum, and of two gathers.
+    have none. With ids, a call takes the time of two calls of `reduce_by_id`, for a maximum and a sum, and of two
+    gathers.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -1,4 +1,4 @@
-"""`sort` and `argsort`, which choose the fastest method."""
+"""`sort` and `argsort`, which choose a method by type and number."""
 
 from __future__ import annotations
 
@@ -99,13 +99,10 @@ def sort(
         with values other than one vector of 4- or 8-byte items, or with columns as in `mergesort`, without
         `jax_enable_x64`.
 
-    Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
-    by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022); a
-    digit that all keys share costs nothing. Short arrays are sorted by merging, as in `mergesort`. Rows of a batch that
-    fit a block, with keys of at most 16 bits or at most 16 `bits`, are sorted by digits in one launch. One vector of 4-
-    or 8-byte values travels with the keys, and on a GPU, from 2^23 items on, so do any values of up to 8 bytes per row;
-    all other values are gathered by the sorted indices. Several columns are sorted by one integer that combines them,
-    or one after the other.
+    Time is O(n b) for keys of b bits; scratch memory is about one copy of keys and values. On a GPU, long arrays are
+    sorted by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs",
+    2022). Short arrays may be sorted by merging, as in `mergesort`. Values travel with the keys, or are gathered by the
+    sorted indices. Several columns are sorted by one integer that combines them, or one after the other.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

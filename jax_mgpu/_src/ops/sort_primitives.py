@@ -17,7 +17,7 @@ from jax_mgpu._src.core.operation import ABSENT, Operation
 
 
 class Method(enum.IntEnum):
-    """How kernels sort keys: their attribute `method`. Only MERGING takes heads or flags."""
+    """How kernels sort keys: their attribute `method`. Heads and flags need MERGING."""
 
     MERGING = 0  # merges whole rows; segments are sorted by the fastest method
     FASTEST = 1

@@ -18,9 +18,7 @@ from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
 from jax_mgpu._src.ops.sort_primitives import SORT, Method
 
-# A permutation beyond a GPU's cache reads or writes a cache line per word. For 2^26 words on an H200, a scatter takes
-# 4.4 ms, a gather 1.7 ms, and a sort of the words by their positions 1.7 ms. A sort takes 0.6 ms more for 4 more bytes
-# of payload.
+# From this number of items on, a GPU may sort words by their new positions, as a permutation beyond its cache is slow.
 LONG_PERMUTATION = 1 << 23
 
 
@@ -55,11 +53,11 @@ def sort_indices(
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
 
 
-# From this number of items on, the columns named in a comment below are sorted by two keys or part after part, not by
-# one code or by indices. docs/notes/sort.md has figures.
+# From these numbers of items on, the columns named below may be sorted by two keys or part after part, not by one code
+# or by indices. docs/notes/sort.md has figures.
 LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
 LONG_FLOATS = 1 << 20  # two columns of 32 bits, of which one or both hold floats, without values
-LONG_COLUMNS = 1 << 22  # columns that no code holds, and on a CPU codes of more than 32 bits, without values
+LONG_COLUMNS = 1 << 22  # columns that no code holds; outside of CUDA also codes of more than 32 bits, without values
 
 
 def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int) -> Any:

@@ -61,8 +61,7 @@ from jax_mgpu._src.ops.argsorted import in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# If both needles and haystack have at least CPU_LONG items, a CPU sorts the needles and walks along both, which takes
-# half the time of a search for each needle.
+# If both needles and haystack have at least CPU_LONG items, `search` may sort the needles first on a CPU.
 CPU_LONG = 1 << 17
 
 
@@ -133,9 +132,8 @@ def sorted_search(
       ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
         `jax_enable_x64`.
 
-    Time is O(n + m), each item read once, by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012; as a search: Baxter,
-    moderngpu, 2013). If there are so few needles that O(n log m) is less, binary searches find them in that time.
-    Columns and `less` cost as in `merge`.
+    Time is O(n + m), by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012; as a search: Baxter, moderngpu, 2013).
+    Few needles are found by binary searches, in time O(n log m). Columns and `less` cost as in `merge`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -170,7 +168,7 @@ def sorted_match(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> SortedMatch:
-    """Looks up the items of two sorted arrays in each other, in one pass over both.
+    """Looks up the items of two sorted arrays in each other.
 
     Args:
       a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
@@ -195,8 +193,8 @@ def sorted_match(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or side is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b) for sorted arrays, each item read once. `assume_sorted=False` takes two sorts with indices and
-    four searches. For the source, see `sorted_search`.
+    Time is O(n_a + n_b) for sorted arrays. `assume_sorted=False` takes the time of two sorts with indices, and of
+    searches in both directions. For the source, see `sorted_search`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -302,8 +300,8 @@ def search(
     Time is O(n log m): a search for each needle. On a GPU, 2^17 needles or more, at least one per 32 keys of the
     haystack, use a search tree with nodes of 32 bytes, which is made in one pass over the haystack. The tree takes up
     to a third of the memory of the haystack's keys, a seventh for keys of 32 bits. On a CPU, 2^17 needles or more in a
-    haystack of at least 2^17 items are sorted first, except columns of more than 32 bits. Columns of more than 64 bits
-    in all are ranked first, by sorts of both sides.
+    haystack of at least 2^17 items may be sorted first. Columns of more than 64 bits in all are ranked first, by sorts
+    of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

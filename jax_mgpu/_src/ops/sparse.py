@@ -70,9 +70,9 @@ class Csr:
       shape: the numbers of rows and columns.
 
     `A @ x` takes vectors `[columns]` and matrices `[columns, k]`, `x @ A` vectors `[rows]` and matrices `[k, rows]`. `A
-    + B`, `A - B`, `-A`, `s * A` and `A / s` are matrices, for scalars s. Methods return entries with ascending columns
-    within each row. If a `size` is too small for all entries, `count` is their true number, and the first ones are
-    kept.
+    + B`, `A - B`, `-A`, `s * A` and `A / s` are matrices, for scalars s. Methods that make new entries return them with
+    ascending columns within each row. If a `size` is too small for all entries, `count` is their true number, and the
+    first ones are kept.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -276,7 +276,7 @@ class Csr:
         return _made(_permuted(self.values, order, back), rows, offsets, self.shape[::-1], transposed)
 
     def with_transpose(self) -> Csr:
-        """Returns the matrix with its transpose's order, so that derivatives of `A @ x` and `sddmm` are products."""
+        """Returns the matrix with its transpose's order, so that derivatives of `A @ x` and `sddmm` need no sort."""
         order, rows, offsets = self._transpose()
         back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
         return self._with(self.values, (order, back, rows, offsets))
@@ -432,8 +432,8 @@ def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
       x: `[m, k]`, numbers.
       y: `[n, k]`, numbers.
 
-    Returns: The matrix whose entry `(i, j)` is that of A times the dot of `x[i]` and `y[j]`, computed in float32 or
-      wider; values have the type of all three together.
+    Returns: The matrix whose entry `(i, j)` is that of A times the dot of `x[i]` and `y[j]`. Floats are computed in
+      float32 or wider; values have the type of all three together.
 
     Raises:
       TypeError: x or y are not numbers.

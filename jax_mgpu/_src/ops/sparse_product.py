@@ -1,9 +1,8 @@
 """The product of two sparse matrices: places of entries, and values.
 
 A term of the product pairs an entry of A with an entry of B, whose row is the column of A's entry. There may be far
-more terms than entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are
-sums over triples of entries of A, of B and of the result. Each derivative is such a sum too, with other roles for the
-three.
+more terms than entries of the result, so they are computed a chunk at a time. The values are sums over triples of
+entries of A, of B and of the result, and so are the derivatives.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def _before(a: Structure, b: Structure) -> jax.Array:
 
 
 def _chunk(a: Structure, b: Structure, size: int) -> int:
-    """Returns the number of terms in a chunk: at least those of any row of A, which repeats no column."""
+    """Returns the number of terms in a chunk: at least those of any row of A that repeats no column."""
     return max(MIN_CHUNK, a[0].shape[0] + b[0].shape[0], size)
 
 

@@ -1,7 +1,4 @@
-"""Lookups and as-of joins, which find a row of another table by key.
-
-Sorts carry the rows' positions in the caller's arrays along. As-of joins whose groups are few integers sort nothing.
-"""
+"""Lookups and as-of joins, which find a row of another table by key."""
 
 from __future__ import annotations
 
@@ -84,11 +81,9 @@ def lookup(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Gradients flow to the values. A call takes the time of a sort of the table's keys, a `search` and a gather. On a
-    CPU, 4,096 `keys` or more are sorted too, and so are columns of more than 64 bits in all. Integer `keys` are neither
-    sorted nor searched if the table's keys fill at least a quarter of the range from their smallest to their largest,
-    and if there are enough `keys`: on a CPU at least 4,096 and half the number of the table's rows, on a GPU four times
-    that number.
+    Gradients flow to the values. A call takes the time of a sort of the table's keys, a `search` and a gather. `keys`
+    of more than 64 bits in all are sorted too. On a CPU, 4,096 `keys` or more may be sorted too. If the table's keys
+    are integers with few gaps, many `keys` may be looked up by their distance from the smallest one.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -108,9 +103,8 @@ def lookup(
         return unflatten(over_axis(mesh.tables.lookup, name, axis_name, pair, leaves, fills))
     table = in_order(name, "table_keys", rows, table_live)
 
-    # The branches below look up vectors of values of 4 bytes or more themselves. For other values they find positions,
-    # which are gathered afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow
-    # floats keep their bits.
+    # The branches below look up vectors with items of 4 bytes or more. For other values they return rows of the table,
+    # and `moved` gathers the values of these rows.
     looked_up = [x.ndim == 1 and x.dtype.itemsize >= 4 for x in leaves]
 
     def moved(found: Sequence[jax.Array]) -> Any:
@@ -124,7 +118,6 @@ def lookup(
         is_short = surely(lambda: sum(looked_up) * m <= n)
 
         def values_of(x: jax.Array, fill: jax.Array) -> jax.Array:
-            # Putting the values of a short table in the order of its keys takes less time than looking up rows.
             if is_short:
                 return taken(gather(x, table.order, unique=True, inside=True), places, fill)
             return taken(x, rows, fill)
@@ -137,7 +130,7 @@ def lookup(
     # JAX requires that both branches below give the same sharding, so sharded arrays are searched.
     if not surely(lambda: 0 < m <= 2 * n) or not is_local(checked, table.keys, *leaves):
         return moved(by_search())
-    # A GPU looks keys up by position only if the table of positions has no more entries than there are keys.
+    # `Numbers` has 4 m positions.
     gains = {"cpu": surely(lambda: n >= CPU_MIN_PLACED), "cuda": surely(lambda: 4 * m <= n)}
     platforms = [platform for platform, holds in gains.items() if holds]
     if not platforms:
@@ -155,8 +148,8 @@ def lookup(
     return moved(cond(of_all(is_by_place), by_place, by_search))
 
 
-CPU_MIN_PLACED = 4096  # for fewer keys, a search for each is faster than a table of positions or a sort
-CPU_MIN_DISPATCHED = 128  # with as many keys, XLA would run the program of a lookup on another thread
+CPU_MIN_PLACED = 4096  # for fewer keys, a CPU neither sorts them nor makes a table of positions
+CPU_MIN_DISPATCHED = 128  # from as many keys on, XLA would run the program of a lookup on another thread
 
 
 def _take(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
@@ -165,9 +158,9 @@ def _take(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _take_few(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
-    """Does the same for vectors, on a CPU by a kernel.
+    """Does the same as `_take` for vectors, on a CPU by a kernel.
 
-    XLA runs a program of 1,000 operations on another thread than its caller's, but does not count those of kernels.
+    XLA runs programs with many operations on another thread than the caller's, but does not count those of kernels.
     """
     rows: jax.Array = platform_dependent(x, indices, fill, cpu=_take_by_kernel, default=_take)
     return rows
@@ -191,7 +184,7 @@ def _take_by_kernel(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Ar
 
 @_take_by_kernel.def_vmap
 def _(axis_size: int, batched: list[bool], *operands: jax.Array) -> tuple[jax.Array, bool]:
-    """A batch has enough items for loops of XLA, which take less time for each."""
+    """Runs a batch by `_take`."""
     del axis_size
     return jax.vmap(_take, in_axes=[0 if is_batched else None for is_batched in batched])(*operands), True
 
@@ -230,7 +223,7 @@ class Numbers:
         self.table_places = self.place(table.keys).astype(jnp.uint32)
 
     def place(self, keys: jax.Array) -> jax.Array:
-        """Returns the difference of keys from the smallest one; a large number for keys below it."""
+        """Returns keys less the smallest key of the table, as unsigned numbers that wrap."""
         distance = _distance(self.least, keys)
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
@@ -294,8 +287,8 @@ def asof_join(
       ValueError: an argument's shape or direction is not one of the above, or one of by_a and by_b is missing; 2^31
         items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b) for sorted times, without keys or with one column of integer keys that span at most 12,288
-    values in b. Otherwise a call takes the time of a sort of both sides, and a search.
+    Time is O(n_a + n_b) for sorted times without keys, and for sorted times with one column of integer keys that span
+    at most 12,288 values in b. Other calls take the time of a sort of both sides, and a search.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -351,7 +344,7 @@ class AsofJoin(NamedTuple):
     largest: jax.Array | None
 
     def by_sort(self) -> jax.Array:
-        """Sorts rows by group and time; returns results in the caller's order."""
+        """Joins rows that are in the order of their groups and times; sorts them first if needed."""
         rows = [self._rows(*side) for side in zip("ab", self.keys, self.times, self.counts, strict=True)]
         pair = KeyPair(self.name, rows[0].keys, rows[1].keys, *self.counts)
         (*group, time), (*b_group, b_time) = (tuple(map(whole_axes, columns_of(side.keys))) for side in rows)
@@ -384,7 +377,7 @@ class AsofJoin(NamedTuple):
         return rows._replace(keys=keys.replaced([*rows.keys.arrays, time]))
 
     def by_table(self, table: GroupTable) -> jax.Array:
-        """Joins sorted times with groups that fit a table; rows stay in place."""
+        """Joins sorted times with groups that fit a table."""
         pair = KeyPair(self.name, *self.times, *self.counts)
         (time, b_time), b_count = self.times, pair.b_count
         has_nan = jnp.issubdtype(time.dtype, jnp.floating)
@@ -418,7 +411,7 @@ class AsofJoin(NamedTuple):
             position = beside_cut(self.exact != is_later, is_later)
             pair = (time, time_at(position))
             gaps = [_distance(*(pair if is_later else pair[::-1]))]
-            # The halves are subtracted too, because their difference cannot overflow.
+            # A difference of halves cannot overflow.
             if jnp.issubdtype(time.dtype, jnp.floating):
                 gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
             exists = position >= 0
@@ -436,7 +429,7 @@ class AsofJoin(NamedTuple):
 
 
 class GroupTable:
-    """The integer groups of b, relative to the smallest one; a kernel keeps a table of them in shared memory.
+    """The integer groups of b, as numbers of entries of a kernel's table.
 
     Attributes:
       always_fits: whether the table has room for all values of the groups' dtype.
@@ -489,7 +482,7 @@ def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...],
 
 
 def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
-    """Returns the exact difference of times, unsigned for integers."""
+    """Returns `late - early`: of integers, the unsigned difference, which wraps; of floats, 0 for equal infinities."""
     if jnp.issubdtype(early.dtype, jnp.floating):
         return where(early == late, jnp.zeros((), early.dtype), late - early)
     word = f"uint{8 * early.dtype.itemsize}"
