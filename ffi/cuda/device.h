@@ -4,12 +4,12 @@
 
 namespace mgpu {
 
-// The multiprocessors of an H200. Work that makes float sums is divided for this number, so that every device gives the
-// same bits. So is work that needs scratch memory, because a program may be lowered without a device.
+// The multiprocessors of an H200. Work that makes float sums is divided for this number, so that their order is the
+// same on all devices. So is work that needs scratch memory, because a program may be lowered without a device.
 constexpr int64_t kReferenceMultiprocessors = 132;
 
-// The bytes of a cache line. Items have the same place in their lines in shared memory as in device memory: otherwise,
-// the copy engine needs two requests for each line.
+// The bytes of a cache line. In shared memory, items that are copied
+// in bulk have the same place in their lines as in device memory.
 constexpr int kLineBytes = 128;
 
 }  // namespace mgpu

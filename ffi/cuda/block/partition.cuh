@@ -1,5 +1,5 @@
-// partition_point by a warp or block, with one probe per thread in each step: a search of 2^26 items waits for memory 6
-// times (a warp) or 4 times (a block of 256 threads); one thread waits 26 times.
+// partition_point by lanes of a warp or by a block, with one probe
+// per thread in each step, so that few steps wait for memory.
 #pragma once
 
 #include "algorithm/common.h"

@@ -17,7 +17,7 @@ __device__ __forceinline__ Value shuffle_words(const Value& value, Move move) {
   return moved;
 }
 
-// Chooses word by word. A choice between whole structs would select between their addresses, and put them into memory.
+// Chooses word by word if the size is a multiple of 4: a choice between whole structs would put them into memory.
 template <typename Value>
 __device__ __forceinline__ Value choose(bool first, const Value& a, const Value& b) {
   if constexpr (sizeof(Value) % 4 != 0) {

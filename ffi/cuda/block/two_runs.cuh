@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda {
 
-// One thread computes this for the whole block, because it takes about 60 instructions.
+// One thread computes this for the whole block.
 struct TwoRuns {
   int a_count;
   int b_count;

@@ -7,11 +7,11 @@
 namespace mgpu {
 
 constexpr int kMaxSegmentRanks = 16;  // a block counts digits for all of them at once
-// A group has as few lanes as leave each at most mean_lane_items items of a segment of mean length, but no more than a
-// warp. Fewer lanes take fewer shuffles, but more registers.
+// A group has as few lanes as leave each at most mean_lane_items
+// items of a segment of mean length, but no more than a warp.
 constexpr int kLeastLaneItems = 8, kMostLaneItems = 32;
 constexpr int mean_lane_items(int width) { return width == 8 ? 8 : 16; }
-constexpr int64_t kWarpSegment = 1 << 12;  // the most items that a warp takes: it reads them again and again
+constexpr int64_t kWarpSegment = 1 << 12;  // the most items that a warp takes
 constexpr int kSegmentDigitBits = 8;       // each pass over a longer segment finds one digit
 constexpr int kSegmentDigits = 1 << kSegmentDigitBits;
 

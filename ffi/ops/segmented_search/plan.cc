@@ -11,12 +11,11 @@ using SearchRow = PlanRow<SegmentedSearchVariant, SegmentedSearchOperands>;
 
 int search_key_width(const SegmentedSearchOperands& operands) { return byte_width(operands.key_type); }
 
-// A search with the tree takes a third of the time of a single search. But making the tree reads the whole haystack, so
-// it pays only for enough needles.
+// Making the tree reads the whole haystack, so it pays only for enough needles.
 constexpr int64_t kMinSearchNeedles = 1 << 17;
 constexpr int64_t kMinSearchRowNeedles = 1 << 10;
 constexpr int64_t kSearchNeedleKeys = 32;
-// In shorter segments, a single search reads about as many sectors as one with the tree, and takes fewer instructions.
+// If segments are shorter on average, single searches are faster.
 constexpr int64_t kMinMeanSegment = 64;
 
 bool prefers_tree(const SegmentedSearchOperands& operands) {

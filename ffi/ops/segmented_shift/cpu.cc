@@ -1,4 +1,4 @@
-// The rows of a segment that stay within it are one copy.
+// In a tile, the rows of a segment that stay within it are one copy.
 #include "ops/move_rows/cpu.h"
 
 #include "ops/segmented_shift/operands.h"

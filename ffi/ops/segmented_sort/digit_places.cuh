@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// Ballots take half the time of the match instruction.
+// Ballots are faster than the match instruction.
 __device__ __forceinline__ unsigned lanes_of_same_digit(unsigned digit) {
   static_assert(kDigitBits == 8);
   unsigned lanes = lanes_of_same_bit(digit, 0);

@@ -1,4 +1,4 @@
-// select on the CPU goes over each tile twice: first to count its kept items, then to move them.
+// select on the CPU first counts the kept items of each tile, then moves items.
 #include "ops/move_rows/cpu.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kTile = cpu::kSelectTile;
 
 // Calls visit(position, slot) for the items of `tile` whose flag is `kept`; they go to slots [slot, end). To avoid a
-// branch, visit is called for each other item too, with the slot of the next item to keep, which overwrites it.
+// branch, visit is called for other items too, with the slot of the next item to keep, which overwrites it.
 template <typename Visit>
 void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t slot, int64_t end, Visit visit) {
   for (int64_t i = tile.begin; slot < end; ++i) {

@@ -1,4 +1,4 @@
-// Each tile of the balanced path is walked twice: first to count its kept items, then to write them.
+// The tiles of the balanced path are walked to count their kept items, then again to write them.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -14,8 +14,7 @@ namespace mgpu {
 
 namespace {
 
-// A tile, of items of both inputs, is one task. If there is only one tile, a core's L2 cache holds the items between
-// the two walks.
+// Items of both inputs.
 constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>

@@ -104,9 +104,9 @@ __device__ void store_tile(const P& problem, const Plan& plan, const Order& orde
   }
 }
 
-// Without a payload, a block stores a tile after it has published the count of its next tile. By then the preceding
-// tiles have most often published their counts, so the look-back seldom waits. With a payload, memory for two tiles
-// would leave room for fewer blocks.
+// Without a payload, a block stores a tile after it has
+// published the count of its next tile, so that the look-back
+// seldom waits. With a payload, a block has one tile.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
     keep_items(const __grid_constant__ Problem<Order, Payload> problem) {

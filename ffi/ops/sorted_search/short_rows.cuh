@@ -73,7 +73,7 @@ struct Found {
   bool matches;
 };
 
-// Matches of a row are counted with one atomic addition per warp.
+// Matches of a row are counted with at most one atomic addition per warp and step.
 template <typename LookUp>
 __device__ void match_side(const RowTile& tile, const Divisor& length, const MatchSide& side, int* matches,
                            LookUp look_up) {

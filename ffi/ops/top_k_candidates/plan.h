@@ -9,8 +9,8 @@ constexpr int kCandidateThreads = 256;
 constexpr int kCandidateGroup = 1024;  // items that a warp takes at a time; each has a bit
 constexpr int kCandidateWords = 32;    // words with these bits, one per lane
 constexpr int kCandidateSampleThreads = 1024;
-// Each item of a sample costs the read of a sector, so a larger sample of a short row would cost as much as a pass over
-// the row.
+// Each item of a sample costs the read of a
+// sector, so short rows have smaller samples.
 constexpr int64_t candidate_sample(int64_t length, int key_width) {
   return clamp<int64_t>(length / 24, 2048, (32 << 10) / maximum(key_width, 4));
 }
