@@ -20,7 +20,7 @@ template <typename Index, typename KeysA, typename KeysB, typename Less, typenam
 MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
                                                    Less less, bool duplicates, Find find) {
   const Index b_merged = diagonal - a_merged;
-  // Merge path may just have taken copies in A of the next key of B; only there the two orders differ.
+  // Merge path may just have taken copies in A of the next key of B; only then do the splits differ.
   if (a_merged == 0 || b_merged == b_count) return {a_merged, b_merged};
   const auto key = b(b_merged);
   if (less(a(a_merged - 1), key)) return {a_merged, b_merged};

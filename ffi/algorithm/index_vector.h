@@ -1,11 +1,11 @@
-// Vectors of indices and of counts. Their words are int32, or int64 if an array can reach 2^31 items.
+// Vectors of indices and of counts, int32 or int64.
 #pragma once
 
 #include "algorithm/common.h"
 
 namespace mgpu {
 
-// 2^60 is far beyond any array, and sums of a few such indices cannot overflow, whatever the caller passed.
+// 2^60 is far beyond any array, and sums of a few such indices do not overflow.
 MGPU_HOST_DEVICE int64_t cut_index(int64_t index) {
   constexpr int64_t kFar = int64_t{1} << 60;
   return clamp(index, -kFar, kFar);
@@ -52,7 +52,7 @@ MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
 }
 
-// A row's live items are its first ones; operations ignore the items after them, the dead ones.
+// A row's live items are its first ones; those after them are dead.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live
   int64_t stride = 0;  // from row to row

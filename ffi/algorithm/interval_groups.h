@@ -11,9 +11,9 @@ constexpr int kIntervalGroup = 1 << kIntervalGroupBits;  // items of a group, or
 // a group (kWithin).
 enum class GroupRun { kBefore, kAfter, kWithin };
 
-// Cuts an interval into O(log n) runs, and calls add(level, run, kind) for each. At each level, one run comes before
-// the interval's whole groups, one after them, and these groups make the interval of the next level. If kLevels is not
-// 0, it is an upper bound of the number of levels, and the loop is unrolled.
+// Cuts an interval into O(log n) runs, and calls add(level, run, kind) for each. At each level but the last, one run
+// comes before the interval's whole groups, one after them, and these groups make the interval of the next level.
+// If kLevels is not 0, it is an upper bound of the number of levels.
 template <int kLevels = 0, typename Index, typename Add>
 MGPU_HOST_DEVICE void cut_into_groups(Range<Index> interval, Add add) {
   [[maybe_unused]] constexpr int kUnroll = kLevels > 0 ? 4 : 1;

@@ -1,5 +1,5 @@
-// The order of keys is exactly that of lax.sort, -inf < … < -0 == +0 < … < +inf < NaN with all NaNs equal, or its
-// reverse.
+// The order of keys is -inf < … < -0 == +0 < … < +inf < NaN with all NaNs equal, or its reverse.
+// lax.sort has the same order, except that it treats subnormal numbers as zeros on a CPU.
 //
 // A key is handled as an unsigned code. `encode` is a bijection, so decoding gives back the sign of a zero and the
 // payload of a NaN; `less` compares codes. Type and direction are members of an order, known only at run time, so all
@@ -72,7 +72,7 @@ struct FloatOrder {
   }
 
   MGPU_HOST_DEVICE bool less(Word a, Word b) const {
-    // Short-circuits would be branches, half of them mispredicted.
+    // Short-circuits would be branches, which are often mispredicted.
     return (a < b) & (a < high) & (b > low) & !((a == zero) & (b == static_cast<Word>(zero + 1)));
   }
 

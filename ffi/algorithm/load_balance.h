@@ -8,8 +8,8 @@
 
 namespace mgpu {
 
-// The objects of one problem. Object j owns the outputs from start(j) up to the next object's start. WorkList explains
-// `drift`. `live` is the number of live items or, without drift, of live outputs.
+// The objects of one problem. Object j owns outputs from start(j) on, up to the next object's start.
+// WorkList explains `drift`. `live` is the number of live items or, without drift, of live outputs.
 template <typename Offsets, typename Index>
 struct WorkRowOf {
   static constexpr Index kLast = static_cast<Index>(~uint64_t{0} >> (65 - 8 * sizeof(Index)));
@@ -27,7 +27,7 @@ struct WorkRowOf {
     return offset < live + (drift > 0) && offset + drift * (j - first) < position;
   }
 
-  // The first object that starts at `position` or later. `find(begin, end, before)` is a partition_point.
+  // The first object that does not start before `position`. `find(begin, end, before)` is a partition_point.
   template <typename Find>
   MGPU_HOST_DEVICE Index first_from(Index position, Find find) const {
     return find(first, objects, [&](Index j) { return starts_before(j, position); });

@@ -6,7 +6,7 @@
 namespace mgpu {
 
 // Each tile has a slot, each group of kFan tiles has one, and so has each group of kFan groups. Then comes a chain of
-// prefixes, one for every kFan^3 tiles. With kWhole, a group of fewer tiles than kFan has no slot, as nothing reads it.
+// prefixes, one for every kFan^3 tiles. With kWhole, groups that are not full have no slots.
 template <int kFan_, bool kWhole = false>
 struct LookBackTree {
   static constexpr int kFan = kFan_;

@@ -21,8 +21,8 @@ MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, 
 }
 
 // Like merge_path_between, for keys that are unsigned codes, but by the secant method: `guess` is the first probe, and
-// `rise` estimates how much a(i) - b(diagonal - 1 - i) grows with i. Each probe overshoots a little, so that the next
-// one comes from the other side. For 2^26 random keys it makes about 7 probes, where a binary search makes 26.
+// `rise` estimates how much a(i) - b(diagonal - 1 - i) grows with i.
+// A probe overshoots a little, so that the next one may come from the other side.
 // `find` finishes the search.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,

@@ -1,6 +1,6 @@
 // The operators of reductions and scans. An operator makes a state from an element and its position, combines states,
-// and finishes a state into a result. dead() is the result for an item past its row's count. If an operator commutes,
-// as every built-in one does, a kernel may combine in any order that is the same in every run.
+// and finishes a state into a result. dead() is the result for an item past its row's count.
+// If an operator commutes, as those in this file do, a kernel may combine states in another order than the items'.
 #pragma once
 
 #include "algorithm/common.h"
@@ -14,7 +14,7 @@ constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kAr
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
 // Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate in
-// float32. kEither chooses between sum and product at run time, at the cost of two instructions.
+// float32. kEither chooses between sum and product at run time.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
 // Results have the elements' type, or the state's type for sums and products in a wider type.
@@ -92,8 +92,8 @@ struct LogSumExp {
   MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const {
     return {static_cast<Real>(widen(element)), Real{1}};
   }
-  // A NaN counts as the largest. The difference of equal infinities would be NaN, so equal elements have scale 1. nvcc
-  // would turn a choice between states into pointers to local memory, so the code selects single values.
+  // A NaN counts as the largest. The difference of equal infinities would be NaN, so equal elements have scale 1.
+  // Single values are selected, as nvcc would put states that are selected into local memory.
   MGPU_HOST_DEVICE State combine(State a, State b) const {
     const bool a_first = a.largest >= b.largest || a.largest != a.largest;
     const Real high = a_first ? a.largest : b.largest;
@@ -225,8 +225,8 @@ struct ArgExtremum {
   MGPU_HOST_DEVICE Result dead() const { return -1; }
 };
 
-// Combinations of integer states have the same bits in any order. There is an atomic instruction for each combination
-// but the product, which callers exclude.
+// Combinations of integer states have the same bits in any order.
+// There is no atomic instruction for products; callers exclude these.
 template <typename Operator>
 constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;

@@ -4,8 +4,8 @@
 
 namespace mgpu {
 
-// The first i in [begin, end) for which `before(i)` is false, or end. If `before` is not monotone, the result is still
-// inside [begin, end] after the same number of steps.
+// The first i in [begin, end) for which `before(i)` is false, or end.
+// If `before` is not monotone, the result still lies in [begin, end].
 template <typename Index, typename Predicate>
 MGPU_HOST_DEVICE Index partition_point(Index begin, Index end, Predicate before) {
   while (begin < end) {

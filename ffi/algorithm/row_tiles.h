@@ -1,4 +1,4 @@
-// Tiles of batches of short rows. A block takes a tile of whole neighbouring rows, and gives each row a few threads.
+// Tiles of batches of short rows. A block takes a tile of whole neighbouring rows, which share its threads.
 #pragma once
 
 #include "algorithm/common.h"
@@ -22,8 +22,8 @@ struct Divisor {
 
 struct RowTiles {
   static constexpr int kThreads = 256;
-  // A slot is a place for one item or result of a row. 8 slots per thread keep enough loads in flight; a tile of one
-  // row may have 16.
+  // A slot is a place for one item or result of a row.
+  // A tile of several rows has up to kSlots, a tile of one row up to kMostSlots.
   static constexpr int kSlots = 8 * kThreads;
   static constexpr int kMostSlots = 2 * kSlots;
   static constexpr int kMostRows = kThreads;
@@ -49,8 +49,8 @@ struct RowTiles {
   int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
 };
 
-// The distance, in items, from row to row of shared memory: odd, so that threads of neighbouring rows access different
-// banks, or 0 if all rows share the same items.
+// The distance, in items, from row to row of shared memory: odd, against bank conflicts between rows,
+// or 0 if all rows share the same items.
 constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
 constexpr int shared_room(int64_t length, int pitch, int rows) {
   constexpr int kAlign = 16;  // in items, so that the memory after the rows begins at a multiple of 16 bytes

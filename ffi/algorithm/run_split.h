@@ -77,7 +77,7 @@ struct RunSplit {
     end[j] = maximum(low, high);
   }
 
-  // Completes the answers, in `begin`. A window is still open only if its run is not sorted.
+  // Completes the answers, in `begin`. A window is still open only if some run is not sorted.
   MGPU_HOST_DEVICE void finish(const Index (&lengths)[kRuns]) {
     Index missing = rank;
     MGPU_UNROLL

@@ -29,8 +29,8 @@ struct SegmentBounds {
   }
 };
 
-// The segments of `rows` rows of `length` items, flattened: a row's first position always starts a segment. Each item
-// past a row's live count is its own segment, so nothing moves it. Invalid heads never give a range outside the row.
+// The segments of `rows` rows of `length` items, flattened: a row's first position starts a segment.
+// An item past a row's live count is its own segment. Invalid heads give no range outside the row.
 struct Segments {
   int64_t rows = 1;
   int64_t length = 0;
@@ -56,7 +56,7 @@ struct Segments {
     return clamp<int64_t>(heads[row * heads_stride + i], 0, length);
   }
 
-  // Each row's start, then its listed heads: one non-decreasing sequence over all rows.
+  // Each row's start, then its listed heads, over all rows.
   MGPU_HOST_DEVICE int64_t flat_heads_count() const { return rows * (heads_count + 1); }
   MGPU_HOST_DEVICE int64_t flat_head(int64_t j) const {
     const int64_t row = rows == 1 ? 0 : j / (heads_count + 1);
@@ -123,9 +123,9 @@ struct Segments {
   }
 };
 
-// Cells of `width` positions are sorted first, then round k merges runs of 2^k cells in pairs. Runs are counted from
-// the segment's own first cell, so a segment over c cells needs ceil(log2(c)) rounds at any position. If they were
-// counted from the grid's origin, a short segment across the middle of the grid could need every round.
+// Cells of `width` positions are sorted first, then round k merges runs of 2^k cells in pairs.
+// Runs are counted from the segment's own first cell.
+// So a segment over c cells needs ceil(log2(c)) rounds at any position.
 template <typename Index>
 MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
   return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);

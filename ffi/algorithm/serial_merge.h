@@ -4,7 +4,7 @@
 
 namespace mgpu {
 
-// Hides from the compiler where `taken`, 0 or 1, comes from. A branch on it would be mispredicted half of the time.
+// Hides from the compiler where `taken`, 0 or 1, comes from, so that it makes no branch on it.
 // NVRTC compiles this as a device function, whose registers have other names.
 inline int64_t opaque(int64_t taken) {
 #ifndef __CUDACC_RTC__
@@ -46,9 +46,9 @@ inline const Item* select(int64_t take, const Item* x, const Item* y) {
   return reinterpret_cast<const Item*>(select(take, reinterpret_cast<uintptr_t>(x), reinterpret_cast<uintptr_t>(y)));
 }
 
-// Walks the merge of A and B, A first among equals. While both sides have items, it calls step(i, j, take_b) for every
-// item in merged order; for what one side has left, it calls rest_a(i, end, j) or rest_b(j, end, i). Two halves are
-// walked in lockstep, so that one half's loads do not wait for the other's comparison.
+// Walks two halves of the merge of A and B in lockstep, A first among equals. While both sides of a half have items, it
+// calls step(i, j, take_b) for each item, in merged order.
+// For what one side of a half has left, it calls rest_a(i, end, j) or rest_b(j, end, i).
 template <typename KeysA, typename KeysB, typename Less, typename Step, typename RestA, typename RestB>
 inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less less, Step step, RestA rest_a,
                        RestB rest_b) {
@@ -66,7 +66,7 @@ inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less 
   }
 }
 
-// A comes before B among equals. No branch depends on a comparison of items.
+// A comes before B among equals.
 template <typename Item, typename Less>
 inline void serial_merge(const Item* a, const Item* a_end, const Item* b, const Item* b_end, Item* out, Less less) {
   while (a < a_end && b < b_end) {
@@ -111,7 +111,7 @@ namespace network {
 
 template <typename Word>
 MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
-  if constexpr (sizeof(Word) >= 8) {  // compares once: a comparison takes two instructions or more
+  if constexpr (sizeof(Word) >= 8) {  // compares once
     const bool swap = b < a;
     const Word low = swap ? b : a;
     b = swap ? a : b;

@@ -1,4 +1,4 @@
-// Two sorted operands A and B, row by row, and the tiles of their merge, which merges, searches and matches walk along.
+// Two sorted operands A and B, row by row, and the tiles of their merge.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -113,7 +113,7 @@ struct MergeTiles {
     const int64_t end = minimum(tile.begin + tile.size, a_live + b_live);
     tile.a = a_begin;
     tile.b = begin - a_begin;
-    // If keys are not sorted, searches in different ranges contradict each other.
+    // If keys are not sorted, searches in different ranges may contradict each other.
     tile.a_count = clamp(a_end, maximum(a_begin, end - b_live), minimum(a_begin + (end - begin), a_live)) - a_begin;
     tile.b_count = end - begin - tile.a_count;
     tile.b_follows = tile.b + tile.b_count < b_live;

@@ -5,8 +5,8 @@
 
 namespace mgpu {
 
-// order.rank(order.encode(key)), computed in the upper half, because truncating each result to 16 bits would take an
-// instruction.
+// order.rank(order.encode(key)), computed in the upper half,
+// which saves truncations to 16 bits.
 MGPU_HOST_DEVICE uint32_t upper_rank(const FloatOrder<uint16_t>& order, uint16_t key) {
   const auto upper = [](uint32_t word) { return word << 16; };
   constexpr uint32_t kSign = 0x8000'0000;

@@ -1,5 +1,4 @@
-// A bucket is the rows of both sides whose codes share their highest bits. A task sorts a bucket's rows of b by code,
-// then looks up the rows of a.
+// A task sorts a bucket's rows of b by code, then looks up the bucket's rows of a.
 #include <algorithm>
 #include <array>
 #include <atomic>

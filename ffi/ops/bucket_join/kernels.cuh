@@ -1,5 +1,5 @@
-// A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's rows of a in it. Separate
-// blocks take a bucket's chunks of rows of a beyond the first, so that many blocks share one frequent key of a.
+// A block puts a bucket's rows of b into a table in shared memory and looks up rows of a in it.
+// The first chunk of a bucket's rows of a has a block of its own, and other blocks share the further chunks.
 //
 // The table has a slot for each value of the kBucketSlotBits bits that follow the bucket's bits in a code. Entries in a
 // slot are sorted by code, then by their rows in b. So the partners of a row of a are one range of the table.
@@ -82,7 +82,7 @@ class BucketTable {
       places.set(k, static_cast<int>(atomicAdd(shared_.begins + at / 2, 1u << shift) >> shift & 0xffff));
     }
     __syncthreads();
-    int32_t row[kItems];  // loaded here, so that the loads overlap the scan of the counters
+    int32_t row[kItems];
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       const int i = k * kThreads + thread;
@@ -153,7 +153,7 @@ class BucketTable {
     });
     const auto [before, all] = sum_block<kWarps>(shared_.sums, sum);
     auto next = static_cast<uint32_t>(before);
-    // The counters are read again, because the rows now occupy the registers.
+    // The counters are read again, which saves registers.
     *counters = for_each_word(counters, [&](uint32_t& word) {
       const uint32_t second = next + (word & 0xffff);
       const uint32_t pair = next | second << 16;
@@ -183,7 +183,7 @@ class BucketTable {
     for (int k = 0; k < kItems; ++k) {
       const int i = k * kThreads + thread;
       entries[k] = i < count ? Entry{shared_.codes[i], static_cast<uint32_t>(shared_.rows[i])}
-                             : Entry{~uint32_t{0}, static_cast<uint32_t>(kLargest)};  // no row has this number
+                             : Entry{~uint32_t{0}, static_cast<uint32_t>(kLargest)};  // comes last
     }
     __syncthreads();
     sort_entries<kThreads>(entries, reinterpret_cast<Entry*>(&shared_), kBucketCapacity);

@@ -40,7 +40,7 @@ struct BucketSide {
 //                                              the first chunk of each; a chunk has kBucketChunk rows
 // Attribute: keep_a, whether a row of a without a partner makes an output row. Results:
 //   a_rows [.., size], b_rows [.., size]       the rows of each pair; -1 for a missing row of b; both -1 past the count
-//   count [..]                                 the number of pairs, which may exceed the size
+//   count [..]                                 the number of output rows, which may exceed the size
 // Pairs come in any order, but the pairs of one row of a are consecutive, in the order of b's rows. Rows of b beyond
 // the first kBucketCapacity of a bucket are ignored.
 struct BucketJoinOperands {

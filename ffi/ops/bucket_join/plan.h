@@ -6,9 +6,9 @@
 
 namespace mgpu {
 
-// A block keeps a bucket's rows of b and the start of each slot of its table in 40 KB of shared memory, and a chunk of
-// the bucket's rows of a in registers. If a slot has more than kBucketMaxComparedEntries entries, the block sorts the
-// bucket instead of comparing entries within slots.
+// A block keeps a bucket's rows of b in shared memory, and a chunk of the bucket's rows of a in registers.
+// If a slot of its table has more than kBucketMaxComparedEntries entries, the block sorts the bucket
+// instead of comparing entries within slots.
 constexpr TileShape kBucketShape{512, 8};
 static_assert(kBucketShape.tile() == kBucketCapacity && kBucketShape.tile() == kBucketChunk);
 constexpr int kBucketMaxComparedEntries = 32;

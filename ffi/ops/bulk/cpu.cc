@@ -1,4 +1,3 @@
-// The runs between removed or inserted items are copied whole.
 #include "ops/move_rows/cpu.h"
 
 #include "ops/bulk/operands.h"

@@ -38,7 +38,7 @@ struct BulkRoute {
       const Row row = kInserts ? i - static_cast<Row>(mark) : i + static_cast<Row>(mark);
       const bool has_row = i < tile.live && row >= begin && row < end;
       bool is_value = false;
-      if constexpr (kInserts) is_value = is_made & tile.is_first(i);  // no branch: the reads of many outputs overlap
+      if constexpr (kInserts) is_value = is_made & tile.is_first(i);
       const char* const from =
           is_value ? value_rows + mark * width_of<kRowBytes>(values) : x_rows + row * width_of<kRowBytes>(x);
       return RowMove{from, out_rows + i * width_of<kRowBytes>(out), is_value || has_row, true};

@@ -33,7 +33,7 @@ struct OperatorOperands {
   int64_t state_bytes(const Call& call) const;
 };
 
-// Results are items, or indices of 32 or 64 bits.
+// Results are numbers, or indices of 32 or 64 bits.
 template <typename Operator>
 struct ResultVector {
   using Result = typename Operator::Result;

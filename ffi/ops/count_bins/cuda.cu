@@ -14,8 +14,8 @@ constexpr int64_t shared_bytes(int64_t bins_bytes, int64_t counters) {
 template <typename Bins>
 void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, cudaStream_t stream) {
   const auto kernel = count_parts<Bins>;
-  // A block has a copy of the counters for each lane, or fewer, so that two blocks fit a multiprocessor, and so that
-  // copies do not have more counters than a row has items.
+  // A block has up to a copy of the counters for each lane. Unless it has one copy, two blocks fit a multiprocessor,
+  // and the copies have no more counters than a row has items.
   const int64_t max_bytes =
       maximum(shared_memory_limit(call) / 2 - 1024, shared_bytes(Bins::kSharedBytes, operands.bins));
   const int64_t min_part = maximum(kCountPart, 4 * operands.bins);

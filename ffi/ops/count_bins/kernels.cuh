@@ -94,7 +94,7 @@ struct SpreadSlots {
 };
 
 // Floats from 2^23 to 2^24 are one apart, so the bits of scale * x + offset count slots of equal width. The bits
-// increase with the float only if it is positive; `fits` says whether all sums are.
+// increase with the float only if it is positive; `fits` says whether the slots can be used.
 template <typename Value>
 struct EvenSlots {
   float scale = 0, offset = 0;
@@ -118,8 +118,8 @@ struct EvenSlots {
   }
 };
 
-// Finds bins by slots, which are ranges of values, and a table of the edges in each slot. Few slots have more than one
-// edge, so most items need no search.
+// Finds bins by slots, which are ranges of values, and a table of the edges in each slot.
+// An item in a slot of several edges needs a search.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ 
 
   for (int bin = threadIdx.x; bin < bin_count; bin += kThreads) {
     unsigned sum = 0;
-    // Threads start at different copies, which lie in different banks.
+    // Threads start at different copies, against bank conflicts.
     for (int i = 0; i < copies; ++i) sum += counters[bin * copies + ((i + threadIdx.x) & (copies - 1))];
     if (sum > 0) add_to(operands.counts, row * bin_count + bin, sum);
   }

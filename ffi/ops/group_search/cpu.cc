@@ -32,8 +32,7 @@ struct Search {
     return {minimum(part * width, walk.slots()) - before[0], minimum((part + 1) * width, walk.slots()) - before[1]};
   }
 
-  // `splits` are clamped: each row of a is in exactly one part even if cuts are not sorted, so no two tasks write the
-  // same place.
+  // Parts of a do not overlap even if cuts are not sorted, so no two tasks write the same place.
   void split() {
     splits.resize(operands.problems * (parts + 1));
     cpu::parallel_for(executor, operands.problems, [&](int64_t problem) {

@@ -1,6 +1,6 @@
-// The walk along the rows of both sides is cut into parts, one per resident block. A block's table in shared memory has
-// the last row of b of each group. The first kernel finds the last row of each group within each part, the second the
-// last rows before each part, and in the third, each block walks its part in tiles.
+// The walk along the rows of both sides is cut into parts, one per block. A block's table has the last row of b of each
+// group. With several parts, find_lasts finds these rows within each part, and bring_lasts_on those before each part.
+// In search_parts, a block walks its part in tiles.
 //
 // Within a tile, all rows of b enter the table, one window of 32 rows at a time, before any row of a reads it. So a row
 // of a may find a row of b after its cut, and has to step back. For this, each row of b keeps a mask of the rows of its
@@ -23,7 +23,7 @@ constexpr int kSpreadGroups = kWarp;  // the groups of a block of bring_lasts_on
 constexpr int kSpreadWarps = 32;
 static_assert(kTile % kWarp == 0 && kThreads % kWarp == 0);
 
-// Entries of a block's table: positions in b relative to the part's first row, which fit 32 bits.
+// Entries of a block's table: positions in b relative to the part's first row.
 constexpr int32_t kNone = static_cast<int32_t>(0x80000000u);  // no row
 constexpr int32_t kFar = kNone + 1;                           // a row too far before the part for 32 bits
 constexpr uint32_t kNoGroup = ~uint32_t{0};
@@ -39,7 +39,7 @@ struct GroupSearchTask {
   }
 };
 
-// If cuts are not sorted, `a` may end before it begins (no rows), and parts may overlap; together they cover a.
+// If cuts are not sorted, `a` may end before it begins (no rows), and parts may overlap.
 struct WalkPart {
   Range<int64_t> a;
   Range<int64_t> b;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   if (threadIdx.x == 0) task.scratch.splits[blockIdx.x] = begin;
   __syncthreads();
 
-  // Rows go from last to first: most of them then find a later row of their group, and leave the table unchanged.
+  // Rows go from last to first, so that fewer of them change the table.
   const auto last_place = static_cast<int32_t>(part.b.size()) - 1 - static_cast<int>(threadIdx.x);
   const uint32_t* const words = walk.b_groups + walk.b_row(part.b.begin);
   for (int32_t first = last_place; first >= 0; first -= kInFlight * kGroupLastsThreads) {
@@ -223,7 +223,7 @@ __device__ __forceinline__ void step_back(int32_t& last, int b, int cut, const i
   }
 }
 
-// One block per part. The next tile is read ahead.
+// One block per part.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     search_parts(const __grid_constant__ GroupSearchTask task) {

@@ -97,8 +97,8 @@ struct GroupSearchOperands {
             static_cast<Index*>(positions.data) + problem * a_length};
   }
 
-  // The number of parts of each problem, which are walked concurrently: at most `max_parts` over all problems, of about
-  // `min_slots` slots or more. But each problem has one or more, and enough that a position in a part fits 32 bits.
+  // The number of parts of each problem, which are walked concurrently. `max_parts` (over all problems) and `min_slots`
+  // limit it, but a problem has at least one part, and a position in a part fits 32 bits.
   int64_t parts(int64_t max_parts, int64_t min_slots) const {
     const int64_t slots = a_length + b_length;
     const int64_t wanted = minimum(max_parts / maximum<int64_t>(problems, 1), ceil_div(slots, min_slots));

@@ -45,7 +45,7 @@ void launch_combination(const Call& call, const GroupTask<Word>& task, cudaStrea
   launch_overlapping(call, stream, kernel, blocks, kCombineThreads, kBytes, task);
 }
 
-// Takes the first shape for which the device has enough shared memory.
+// Takes the largest table that fits shared memory.
 template <typename Word, int kColumns>
 void launch_fitting_combination(const Call& call, const GroupTask<Word>& task, cudaStream_t stream) {
   const auto limit = static_cast<uint64_t>(shared_memory_limit(call));

@@ -1,8 +1,8 @@
-// The kernels of hash_groups. A block combines the items of each key in a table in shared memory, and adds the table to
-// that in device memory, whose places all blocks claim by compare-and-swap. If a block's table may be too small for
-// all groups (`bucketed`), the rows of each tile are first sorted by bucket, the highest bits of a key's hash. Then a
-// block combines the rows of a bucket from all tiles. The states are integers, so the order of the rows does not
-// matter.
+// The kernels of hash_groups. A block combines the rows of each key in a table in shared memory.
+// It then combines this table with that in device memory, whose places are claimed by compare-and-swap.
+// With `bucketed`, the rows of each tile are first sorted by bucket, the highest bits of a key's hash.
+// A block then has a range of rows in the order of the buckets.
+// The states are integers, so the order of the rows does not matter.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -14,7 +14,7 @@
 namespace mgpu::cuda::hash_grouping {
 
 constexpr int kGroupKeys = 4;          // neighbouring entries of a block's table, which a thread reads at once
-constexpr int kMaxProbes = 8;          // a key is in an entry that one of this many probes reads
+constexpr int kMaxProbes = 8;          // the most probes for a key
 constexpr int kMaxFarProbes = 1 << 9;  // the same for the table in device memory, where a probe reads one entry
 constexpr int kNoEntry = -1;
 
@@ -48,8 +48,8 @@ struct GroupTask {
   }
 };
 
-// Bits that depend on all bits of a key (the finalizers of MurmurHash3). The highest ones number the bucket, the lowest
-// ones the entry.
+// Bits that depend on all bits of a key (after the finalizers of MurmurHash3).
+// The highest ones number the bucket, the lowest ones the entry.
 __device__ __forceinline__ uint32_t hash_of(uint32_t key) {
   key = (key ^ key >> 16) * 0x85ebca6bu;
   key = (key ^ key >> 13) * 0xc2b2ae35u;
@@ -94,7 +94,7 @@ __device__ __forceinline__ void combine(bool is_maximum, uint32_t* to, uint32_t 
 }
 
 // Combines states of a key in device memory, and adds 1 to `found` if the key is new. `states(c)` is the state
-// of column c. Returns false if this key or an earlier one found no place: then the results are undefined.
+// of column c. Returns false if it saw that some key finds no place.
 template <int kColumns, typename Word, typename States>
 __device__ __forceinline__ bool combine_far(const GroupTask<Word>& task, Word key, uint32_t& found, States states) {
   int64_t at = 0;
@@ -165,8 +165,8 @@ __device__ __forceinline__ void count_rows(PartitionShared& shared, uint32_t (&p
   __syncthreads();
 }
 
-// Sorts a tile's rows by bucket, one block per tile. The order of a bucket's rows is not fixed. Rows past the end come
-// last, so that no step needs a branch for them.
+// Sorts a tile's rows by bucket, one block per tile. The order of a bucket's rows is not fixed.
+// Rows past the end come last.
 template <typename Word>
 __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
     partition_rows(const __grid_constant__ GroupTask<Word> task) {
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kPartitionThreads, kPartitionBlocks)
   }
 #pragma unroll
   for (int k = 0; k < kItems; ++k) places[k] = (places[k] & 0xffff) + shared.counts[places[k] >> 16];
-  // A column is loaded before the previous one is stored, so that these do not wait for each other.
+  // The next column is loaded before this one goes to device memory.
   const auto load = [&](const uint32_t* from, int step, uint32_t flip) {
 #pragma unroll
     for (int k = 0; k < kItems; ++k)
@@ -454,7 +454,7 @@ class RowCombiner {
       if (first + k * kWarp + lane() >= end) continue;
       int entry = first_entry(key);
       entries[k] = entry_of(owners[k], key, entry);
-      if (entries[k] == kNoEntry) {  // in a table that is half full, half of the warps meet such a key
+      if (entries[k] == kNoEntry) {
         entry = (entry + kGroupKeys) & (kEntries - 1);
         entries[k] = entry_of(keys_at(entry), key, entry);
       }
@@ -516,7 +516,7 @@ class RowCombiner {
   bool is_left_out_ = false;
 };
 
-// Combines all rows; each block takes an equal part of them.
+// Combines the live rows. A block takes a range of them.
 template <typename Word, int kColumns, int kEntries>
 __global__ void __launch_bounds__(kCombineThreads, kCombineBlocks<Word>)
     combine_groups(const __grid_constant__ GroupTask<Word> task) {

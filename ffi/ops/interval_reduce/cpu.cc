@@ -1,7 +1,5 @@
-// Sliding windows that overlap share work. The rows before a common boundary are combined backwards from it, which
-// gives a state for each begin of a window; the rows after it are combined forwards as the windows move. Other
-// intervals combine the totals of aligned groups of rows, the totals of groups of such groups, and the rows that fill
-// no group.
+// Sliding windows that overlap share work: rows before a common boundary are combined backwards from it, which gives a
+// state for each begin of a window, and rows after it forwards. Other intervals combine totals of aligned groups.
 #include <algorithm>
 #include <vector>
 
@@ -148,7 +146,7 @@ class ReduceIntervals {
   const int64_t width_;
   const int64_t tables_;
   const ResultVector<Operator> result_;
-  std::vector<std::vector<State>> totals_;  // the totals of each level: [tables, groups, width]
+  std::vector<std::vector<State>> totals_;  // of each level above the rows: [tables, groups, width]
 };
 
 }  // namespace

@@ -1,9 +1,9 @@
-// If rows are single items, a block first takes a tile of consecutive intervals. If these lie close together, as
-// sliding windows do, their items fit shared memory. There, each group of items has its prefixes and suffixes (van
-// Herk, 1992; Gil and Werman, 1993), and so has each group of totals. So an interval combines at most two states of
-// each level but its last, and up to a group of states there. Other tiles are listed. For these, further kernels
-// combine the totals of groups in device memory, and each interval combines totals with the items that fill no group.
-// Both methods combine items in the same order and grouping, so a float sum has the same bits by either.
+// If rows are single items, a block first takes a tile of consecutive intervals.
+// If their items fit shared memory, groups of items there have prefixes and suffixes (van Herk, 1992; Gil and Werman,
+// 1993), and so have groups of totals. Other tiles are listed.
+// For these, further kernels combine the totals of groups in device memory,
+// and an interval combines totals with the items that fill no group.
+// Both methods add an interval's items in the same grouping, so a float sum has the same bits by either.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -105,9 +105,9 @@ struct ThreadIntervals {
 
 // ---- Tiles of close intervals
 
-// The states of level 0, the totals of groups (level 1), and those of groups of groups (level 2). A gap after each
-// group lets threads that each walk through a group use different banks. In `own`, states of 4 bytes need no gaps,
-// because combine_group loads them by vectors.
+// The states of level 0, the totals of groups (level 1), and those of groups of groups (level 2).
+// A gap after each group avoids bank conflicts between threads that each walk through a group.
+// In `own`, states of 4 bytes have no gaps: combine_group loads them by vectors.
 template <typename State>
 struct TileStates {
   static constexpr int kItems = IntervalTile{sizeof(State)}.room();
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kThreads, IntervalTile{sizeof(typename Operato
 
 // ---- Groups of rows in device memory
 
-constexpr int kMostColumns = 8;               // the most columns of a tile: 32 bytes if elements have 4
+constexpr int kMostColumns = 8;               // the most columns of a tile
 constexpr int kLevelsAtOnce = 3;              // the levels per launch
 constexpr int kTileGroups = kGroup * kGroup;  // a tile's groups in the first of these levels
 
@@ -336,7 +336,7 @@ __device__ typename Operator::State total_of(const Task<Operator>& task, const O
   return state;
 }
 
-// Computes the totals of the three levels above `level`. A tile is kGroup^3 rows of `level` by a slice of the columns.
+// Computes the totals of up to kLevelsAtOnce levels above `level`. A tile has kGroup^3 rows, in a slice of the columns.
 template <bool kFromItems, typename Operator>
 __global__ void __launch_bounds__(kThreads)
     combine_groups(const __grid_constant__ Task<Operator> task, Operator op, int level) {
@@ -363,8 +363,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Listed tiles
 
-// A run has at most a group's length, and is combined backwards if it is the end of a group. Neighbouring threads read
-// unrelated places, so a thread loads a vector of up to four items if all lie within the array's `length` items.
+// Combines a run of at most a group's length. The array has `length` items.
+// They are loaded by vectors if it is aligned and the vectors lie within it.
 template <typename Operator, typename T, typename Extract>
 __device__ __forceinline__ typename Operator::State combine_run(const Operator& op, const T* items, int64_t length,
                                                                 bool is_aligned, Range<int64_t> run, bool backwards,
@@ -440,7 +440,7 @@ template <typename Operator>
 constexpr int kThreadColumns =
     static_cast<int>(minimum(16 / sizeof(typename Operator::Element), 32 / sizeof(typename Operator::State)));
 
-// The run is combined backwards if it is the end of a group. `items` points to row 0.
+// Combines a run of rows with `states`. `items` points to row 0.
 template <int kColumns, typename Operator, typename T, typename Extract>
 __device__ __forceinline__ void combine_rows(const Operator& op, const T* items, int64_t width, Range<int64_t> run,
                                              bool backwards, Extract extract,

@@ -5,9 +5,9 @@
 
 namespace mgpu {
 
-// If items are numbers, not rows, a block takes a tile of consecutive intervals. If these lie within room() items,
-// three states of each item (its own, a prefix and a suffix) fit the 48 KB of shared memory that every device grants.
-// Windows of 1,000 items fit unless states have 16 bytes.
+// If items are numbers, not rows, a block takes a tile of consecutive intervals.
+// If these lie within room() items, three states of each item (its own, a prefix and a suffix)
+// fit the 48 KB of shared memory that every device grants.
 struct IntervalTile {
   static constexpr int kThreads = 256;
   int state_bytes;
@@ -33,7 +33,7 @@ struct GroupLevels {
     for (int64_t count = rows; count > kIntervalGroup && levels + 1 < kMost;) {
       count /= kIntervalGroup;
       begin[++levels] = total;
-      total += ceil_div<int64_t>(count, kIntervalGroup) * kIntervalGroup;  // levels are aligned
+      total += ceil_div<int64_t>(count, kIntervalGroup) * kIntervalGroup;
     }
   }
   MGPU_HOST_DEVICE int64_t count(int level) const { return rows >> (kIntervalGroupBits * level); }

@@ -1,6 +1,6 @@
-// interval_move with `adds`: a block has a tile of rows of the result. Begins and ends ascend, so the intervals that
-// contain a row are consecutive. Each interval marks its begin and its end, and one scan of the marks gives the range
-// of intervals of each row. Rows of x are added in the order of the intervals.
+// interval_move with `adds`: a block has a tile of the result. Begins and ends of intervals do not descend there,
+// so the intervals that contain a row are consecutive; a scan of marks at begins and ends finds them.
+// Rows of x are added in the order of the intervals.
 #pragma once
 
 #include "algorithm/row_tiles.h"
@@ -16,7 +16,7 @@ constexpr int kIntervals = 1024;  // the most intervals that are marked and adde
 template <typename Element>
 using Sum = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
-// A unit is kColumns elements of a row. A thread has up to kUnits of them, and as many loads in flight.
+// A unit is kColumns elements of a row. A thread has up to kUnits of them.
 template <int kColumns>
 constexpr int kUnits = kColumns == 1 ? 8 : 4;
 template <int kColumns, typename Element>
@@ -30,9 +30,9 @@ struct AddTiles {
   int64_t row_units;  // units of a row
   int64_t slices;     // tiles that share a row
   int64_t tiles;      // the tiles of a problem, if all slices of a row count as one
-  Divisor parts;      // the units of a row in a tile
+  Divisor parts;      // the most units of a row in a tile
 
-  // There are at least about 512 tiles, unless threads would have less than one unit each.
+  // Tiles are smaller if there would be few of them.
   AddTiles(int64_t problems, int64_t count, int64_t row_units, int most_units) : row_units(row_units) {
     const int64_t share = ceil_div<int64_t>(problems * count * row_units, 512);
     units = static_cast<int>(clamp<int64_t>(ceil_div<int64_t>(share, kThreads), 1, most_units) * kThreads);
@@ -70,8 +70,8 @@ struct AddTile {
   }
 };
 
-// Finds the first interval for which `before` is false. A warp first probes intervals on both sides of `guess`, at
-// distances that grow fourfold: if intervals are evenly spaced, one more round of reads then ends the search.
+// Finds the first interval for which `before` is false.
+// A warp first probes intervals on both sides of `guess`, at distances that grow about fourfold.
 template <typename Before>
 __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
   constexpr int kHalf = kWarp / 2;
@@ -85,7 +85,7 @@ __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
                               part == kWarp ? count : minimum(high, count), before);
 }
 
-// Finds the tile's intervals, from bounds[0] to bounds[1], by a warp for each bound. A barrier must follow.
+// Finds the tile's intervals, [bounds[0], bounds[1]). A warp finds each bound. A barrier must follow.
 template <typename Intervals>
 __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& tile, float density,
                                     int64_t (&bounds)[2]) {
@@ -100,7 +100,7 @@ __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& t
 }
 
 // Finds, for each row of the tile, the number of intervals that contain it (the high half of its word) and the first of
-// them, counted from of.begin (the low half). At first, the low half counts begins at the row, and the high half ends.
+// them, counted from of.begin (the low half). At first, the low half counts begins at a row, and the high half ends.
 // shifts[i] is the distance from an element of the tile to the element of x that interval of.begin + i adds to it.
 template <int kOwn, typename Position, typename Intervals>
 __device__ void find_intervals_of_rows(const Intervals& intervals, Range<int64_t> of, const AddTile& tile,

@@ -1,5 +1,3 @@
-// A task takes some outputs, and load balancing splits them into runs of one object each: a copy of consecutive rows,
-// or one row repeated.
 #include "ops/move_rows/cpu.h"
 
 #include <algorithm>

@@ -38,7 +38,7 @@ void move_units(const Call& call, const RegionIntervals& intervals, const Interv
   });
 }
 
-// Also fills the result if needed. The order takes the first part of the workspace.
+// Also fills the result if there is a background.
 RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
                             cudaStream_t stream) {
   const RegionOrder order = operands.take_order(workspace);

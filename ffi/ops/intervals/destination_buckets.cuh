@@ -1,5 +1,5 @@
-// Sorts intervals by the region of the result that they go to, in one pass of a radix sort. The pass also adds up the
-// lengths, so the new order has its own offsets.
+// Sorts intervals by the region of the result that they go to (RegionOrder in ops/intervals/operands.h).
+// The new order has its own offsets.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -77,8 +77,8 @@ static __global__ void __launch_bounds__(kOrderThreads)
   if (threadIdx.x == 0) atomicAdd(intervals.order.touched, touched);
 }
 
-// Finds where the regions begin, and whether sorting pays: whether the intervals of an average block go to more than an
-// eighth of all regions. It is launched with one block.
+// Finds where the regions begin, and whether sorting pays: a block's intervals go to more than kRegions / 8 regions on
+// average. It is launched with one block.
 static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;
@@ -103,8 +103,8 @@ static __global__ void begin_regions(RegionOrder order, int blocks) {
   *order.is_used = *order.touched > int64_t{blocks} * RegionOrder::kRegions / 8;
 }
 
-// Puts a tile of intervals in the order of their regions, and appends each region's part to that region. Additional
-// blocks fill the result meanwhile: latency limits the other blocks, and bandwidth a fill.
+// Puts a tile of intervals in the order of their regions, and appends each region's part to that region.
+// Additional blocks fill the result meanwhile.
 static __global__ void __launch_bounds__(kOrderThreads, 4)
     place_intervals(const __grid_constant__ RegionIntervals intervals, const __grid_constant__ ArrayFill fill) {
   constexpr int kRegions = RegionOrder::kRegions;

@@ -1,4 +1,4 @@
-// The routes of the interval operations: where their rows come from and go to.
+// Routes tell where the rows of interval operations come from and go to.
 #pragma once
 
 #include "cuda/ptx.cuh"
@@ -30,7 +30,7 @@ struct ExpandRoute {
   }
 };
 
-// Expands values of one word. With slots, each value of a tile is read once. Outputs are written 16 bytes at a time.
+// Expands values of one word. TileWork (cuda/block/load_balance.cuh) explains slots; here a slot is an object's value.
 template <typename Word>
 __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
     expand_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
@@ -52,15 +52,15 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
   }
 }
 
-// A route that gathers, scatters or does both. Distances from outputs to rows wrap. They are uint32_t if that
-// distinguishes valid rows from invalid ones, and starts have the same width. A kernel that learned
-// the width at run time read outside of arrays (docs/notes/reliability.md).
+// A route that gathers, scatters or does both. Distances from outputs to rows wrap.
+// IntervalMoveOperands::is_wide chooses their width, and starts have the same width.
+// A kernel that learned the width at run time read outside of arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;
   static constexpr bool kScatters = kScatters_;
   static constexpr bool kNarrowOffsets = sizeof(Distance) == sizeof(int32_t);
-  using Slot = Pack<Distance, kGathers + kScatters>;  // the distances from outputs to rows of x and of the result
+  using Slot = Pack<Distance, kGathers + kScatters>;  // distances from outputs to rows: of x, of the result, or of both
   using Starts = IndicesOf<std::make_signed_t<Distance>>;
   static constexpr bool fills = !kScatters;
   Rows x;
@@ -97,7 +97,7 @@ struct MoveRoute {
       }
     }
     return [=, begin = static_cast<Distance>(tile.begin)](auto h, auto offset) {
-      const Distance rank = begin - static_cast<Distance>(offset);  // the tile's first output, in the object's run
+      const Distance rank = begin - static_cast<Distance>(offset);  // of the tile's first output in the object's run
       Slot slot;
       if constexpr (kGathers) slot.items[0] = static_cast<Distance>(gather[h]) + rank;
       if constexpr (kScatters) slot.items[kGathers] = static_cast<Distance>(scatter[h]) + rank;
@@ -124,7 +124,7 @@ struct MoveRoute {
   }
 };
 
-// Blocks fill the array with one element: thread i stores the 16-byte words i, i + threads, and so on.
+// Blocks fill the array with copies of one element.
 struct ArrayFill {
   char* out;
   int64_t bytes;

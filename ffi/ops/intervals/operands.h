@@ -1,4 +1,4 @@
-// interval_scatter is an interval_move whose sources are the outputs' own positions.
+// interval_scatter is an interval_move without `gathers`.
 #pragma once
 
 #include "ops/load_balance/operands.h"
@@ -6,7 +6,7 @@
 
 namespace mgpu {
 
-// If `at` is null, output i has row i.
+// Without starts (`at.data` is null), an output's row is its own position.
 struct Starts {
   IndexVector at;
   int64_t stride = 0;
@@ -28,28 +28,28 @@ struct IntervalExpandOperands {
   WorkTiles layout(Workspace& workspace) const;
 };
 
-// Intervals in the order of the regions of the result that they go to. Short intervals write parts of a 32-byte sector.
-// In this order, the parts meet in the cache, so that no sector has to be read from memory to be completed.
+// Intervals, sorted by the region of the result that they go to.
+// Parts of a 32-byte sector then meet in the cache, so fewer sectors are read from memory to be completed.
 struct RegionOrder {
   static constexpr int kRegions = 128;
-  // A region's number of intervals in the low half, and its number of items in the high half, so that one atomic
-  // addition counts both.
+  // The low half counts intervals, and the high half counts items.
+  // One atomic addition adds to both.
   using Sum = unsigned long long;
 
-  int shift;            // a target's region is target >> shift
+  int shift;            // a region has `1 << shift` rows of the result
   Sum* sums = nullptr;  // [kRegions], of all intervals
-  Sum* ends = nullptr;  // [kRegions], where the next interval of each region goes
+  Sum* ends = nullptr;  // [kRegions], where the next intervals and items of a region go
   int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
-  int32_t* is_used;     // whether `touched` is so large that the order below is worth making
+  int32_t* is_used;     // whether kernels read `items` and the arrays below instead of the operands
   int64_t* items;
   int32_t* offsets;  // [objects], in the new order, as are both starts
   int32_t* gather_starts;
   int32_t* scatter_starts;
 
-  // If there are as many intervals as items, each may have one item. Then the items themselves are put in the order of
-  // the regions. A region has `1 << shift` places, which are enough unless intervals overlap.
+  // With may_have_units(): if each interval has one item, the items themselves are sorted by region.
+  // A region has `1 << shift` places for them.
   unsigned* unit_counts = nullptr;  // [kRegions], the number of items placed so far
-  int32_t* is_mixed = nullptr;      // whether some interval has no item or several, or a region would get too many
+  int32_t* is_mixed = nullptr;      // whether this fails: other lengths, or too many items in a region
   void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
 
   MGPU_HOST_DEVICE bool is_done() const { return is_mixed && *is_mixed == 0; }
@@ -69,11 +69,11 @@ struct IntervalMoveOperands {
   Fill fill;
   Rows out;
   bool scatters = false;
-  // Whether rows are added to the result, in the order of the intervals. The caller then passes intervals whose
-  // begins and ends ascend in the result, so the intervals that contain a row are consecutive.
+  // Whether rows are added to those of the result, in the order of the intervals.
+  // Begins and ends of the intervals in the result must then not descend.
   bool adds = false;
 
-  // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.
+  // Whether CUDA kernels compute row numbers in 64 bits.
   bool is_wide() const {
     constexpr int64_t kTooMany = int64_t{1} << 31;
     return work.offsets.wide || gather.at.wide || scatter.at.wide || maximum(work.size, x.count) >= kTooMany ||
@@ -85,7 +85,7 @@ struct IntervalMoveOperands {
     return work.objects == 0 || (is_wide(gather) && is_wide(scatter));
   }
 
-  // Whether intervals are put in the order of regions, which pays if they are short and the result is large.
+  // Whether there may be an order by regions: for scatters of short intervals into a large result.
   bool has_order() const {
     constexpr int64_t kMinBytes = int64_t{1} << 25;
     constexpr int64_t kMaxBytesPerInterval = 4096;
@@ -96,12 +96,12 @@ struct IntervalMoveOperands {
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;
   }
 
-  // Whether there are as many intervals as items: then each may have one.
+  // Whether there are as many intervals as outputs, so that each may have one.
   bool has_as_many() const { return work.objects == work.size; }
 
   bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }
 
-  // The length that each interval has if all are equally long; 0 if they cannot be, or there are no kernels for it.
+  // 1 or 2 if all intervals may have that length and there are kernels for it, otherwise 0.
   int64_t unit_length() const {
     if (work.problems != 1 || work.objects == 0 || is_wide() || is_wide_row(out.row_bytes)) return 0;
     const int64_t length = work.size % work.objects == 0 ? work.size / work.objects : 0;
@@ -114,16 +114,16 @@ struct IntervalMoveOperands {
     return work.size > kMaxItems || maximum(x.count, out.count) * out.row_bytes > kMaxBytes;
   }
 
-  // Whether to run the kernels for intervals of unit_length() items each, which the shapes must allow. With other
-  // lengths, a scatter of 2^22 items would take 45% longer than by the kernels for any length; hence kMaxScattered.
+  // Whether to try the kernels for intervals of unit_length() items.
+  // If the lengths differ, these make a large scatter slower; hence kMaxScattered.
   bool has_likely_units() const {
     constexpr int64_t kMaxScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMaxScattered && !is_large())) && !has_order();
   }
 
-  // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
-  // one part of x, so more of its reads hit the L2 cache. Three sweeps take a third less time than one (2^24 words of 4
-  // bytes, H200). With few outputs, no part is read often.
+  // The number of sweeps over the outputs in a large gather (is_large) with likely units.
+  // A sweep gathers from one part of x, so more of its reads hit the L2 cache.
+  // Three sweeps take a third less time than one (2^24 words of 4 bytes, H200).
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMaxSweeps = 3;
@@ -132,7 +132,7 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMaxSweeps) : 1;
   }
 
-  // In a large gather with likely units, each tile has a flag: whether some interval's length is not unit_length().
+  // In a large gather with likely units, a tile has a flag: whether it is left to the kernel gather_mixed_tiles.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 

@@ -138,7 +138,7 @@ IntervalMoveOperands interval_move_operands(const Call& call) {
     operands.background = read_fill(call, into, work.problems);
     return operands;
   }
-  // XLA gives the result the buffer of `into`, except if it splits a call over devices.
+  // XLA usually gives the result the buffer of `into`.
   call.expect(into.bytes() == result.bytes(), "into: expected the shape of the result");
   operands.into = into.data == result.data ? nullptr : into.data;
   return operands;

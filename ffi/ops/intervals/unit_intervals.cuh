@@ -1,5 +1,5 @@
-// Moves of intervals that have one item each, or two each, read the starts for each item, as a gather or scatter does.
-// The shapes tell whether all intervals can have that length; the offsets tell whether they do.
+// Moves of intervals that have one item each, or two each.
+// The shapes tell whether the intervals can have that length; the offsets tell whether they do.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"
@@ -13,13 +13,13 @@ struct alignas(sizeof(Word) <= 4 ? 8 : 16) UnitMove {
   Word row;
 };
 
-// With this many items per thread, a tile's part of a region has 256 bytes if all parts are equal.
+// With this many items per thread, a tile's part of a region has 256 bytes if there are kRegions equal parts.
 template <typename Word>
 constexpr int kUnitItems = 128 / sizeof(UnitMove<Word>);
 
-// Puts the moves of a tile in the order of their regions, and appends each region's part to that region. The stores
-// of move_ordered_units then meet in the L2 cache, and take less than half the time of stores in input order (2^24
-// items of 4 bytes).
+// Puts the moves of a tile in the order of their regions, and appends each region's part to that region.
+// The stores of move_ordered_units then meet in the L2 cache.
+// They take less than half the time of stores in input order (2^24 items of 4 bytes).
 template <typename Word>
 __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid_constant__ RegionIntervals intervals,
                                                                     const __grid_constant__ Rows x, int64_t places) {
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   __shared__ UnitMove<Word> moves[kTile];
   const RegionOrder& order = intervals.order;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
-  // Once a block has set is_mixed, later blocks have nothing to do.
+  // Nothing is left to do if another block has set is_mixed.
   if (__syncthreads_or(threadIdx.x == 0 && *static_cast<const volatile int32_t*>(order.is_mixed) != 0)) return;
 
   const int begin = static_cast<int>(blockIdx.x * kTile + threadIdx.x);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   }
 }
 
-// A region has at least 2^14 places (has_order), a multiple of kMovedUnits, so all places of a block are in one region.
+// A region's number of places is a multiple of kMovedUnits (has_order), so all places of a block are in one region.
 constexpr int kMovedItems = 4;
 constexpr int kMovedUnits = kOrderThreads * kMovedItems;
 
@@ -117,13 +117,13 @@ __global__ void __launch_bounds__(kOrderThreads)
   }
 }
 
-// With more items per thread, loads no longer overlap.
+// Outputs per thread.
 constexpr int kUnitMoves = 4;
 constexpr int kUnitTile = kUnitMoves * kWorkThreads;
 static_assert(kUnitTile == IntervalMoveOperands::kUnitTile);
 
-// Blocks per multiprocessor: as many as registers allow without spills, or with few spills if a block also moves
-// intervals of mixed lengths.
+// The least number of blocks per multiprocessor. Without kIsLarge,
+// a block may also move intervals of mixed lengths.
 template <bool kIsLarge, typename Word>
 constexpr int unit_blocks() {
   if (kIsLarge) return sizeof(Word) <= 4 ? 8 : 1;
@@ -134,7 +134,7 @@ constexpr int unit_blocks() {
 #endif
 }
 
-// A part of x, which has fewer than 2^31 rows.
+// Consecutive rows of x.
 struct RowPart {
   uint32_t begin;
   uint32_t size;
@@ -142,7 +142,7 @@ struct RowPart {
   __device__ bool has(uint32_t row) const { return row - begin < size; }
 };
 
-// With kPasses, the L2 cache evicts indices and results first, and keeps the rows that are gathered in sweeps.
+// With kPasses, the access hints that the L2 cache may evict the data first.
 template <bool kPasses, typename T>
 __device__ __forceinline__ T load_passing(const T* from) {
   return kPasses ? __ldcs(from) : *from;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void store_passing(T* to, const T& value) {
   }
 }
 
-// Finds the cells of tile blockIdx.x of a single problem. The result tells TileWork that there are no later tiles.
+// Finds the cells of tile blockIdx.x of a single problem. All threads of the block call it.
 __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
   const auto find = [](int64_t begin, int64_t end, auto before) {
     int64_t begins[1] = {begin}, ends[1] = {end};
@@ -181,7 +181,7 @@ __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64
   return {tile, int64_t{blockIdx.x} + 1, cells - blockIdx.x};
 }
 
-// The tile's intervals may have any lengths. Its objects are found here, so no earlier kernel need find them.
+// Moves a tile of intervals of any lengths. It finds the tile's objects itself.
 template <int kItems, typename Word, typename Route>
 __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Route& route) {
   using Tile = RouteTile<kItems, Route, true>;
@@ -195,8 +195,8 @@ __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Rout
 }
 
 // Moves one-word rows of intervals that probably all have length kLength. A tile with other lengths goes to
-// move_mixed_tile or, with kIsLarge, to the kernel gather_mixed_tiles: move_mixed_tile takes more registers. Of several
-// sweeps this is the first, and stores all outputs of its tiles.
+// move_mixed_tile or, with kIsLarge, to the kernel gather_mixed_tiles.
+// Of several sweeps this is the first: it stores the fill value where a later sweep stores a row.
 template <int kLength, bool kIsLarge, typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
     move_likely_units(const __grid_constant__ WorkList work, const __grid_constant__ Route route, RowPart part,
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
       target[k] = static_cast<uint32_t>(i < size ? route.scatter_starts[j] : 0) + i % kLength;
     }
   }
-  // No later object may own the last output of the tile.
+  // The first object of the next tile may not own an output of this one.
   bool is_unit = threadIdx.x > 0 || behind >= size || offsets[behind / kLength] >= minimum<int64_t>(behind, live);
   Word row[kUnitMoves];
   bool is_here[kUnitMoves];
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   }
 }
 
-// Gathers the tiles that the sweeps have left out, in larger tiles, which take fewer searches.
+// Gathers a tile of kUnits of the sweeps' tiles, if the sweeps have left out one of these.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_mixed_tiles(const __grid_constant__ WorkList work, const __grid_constant__ Route route,

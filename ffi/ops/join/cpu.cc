@@ -1,4 +1,4 @@
-// Tiles of a merge find the partners of each item of A, and then tasks write equal parts of the output.
+// Tiles of a merge find the partners of A's items, which tasks then expand into output rows.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>
@@ -81,8 +81,8 @@ class Join {
   Word b(int64_t j) const { return order_.encode(b_keys_[j]); }
   bool less(Word x, Word y) const { return order_.less(x, y); }
 
-  // Walks a tile of the merge of A and B, A first among equals, with take_a(i, j) or take_b(i, j): i items of A and j
-  // of B come before the one taken.
+  // Walks a task's part of the merge of A and B, A first among equals, with take_a(i, j) or take_b(i, j): i items of A
+  // and j of B come before the one taken.
   template <typename TakeA, typename TakeB>
   void walk(const cpu::MergeTasks<Order>& tasks, int64_t task, TakeA take_a, TakeB take_b) const {
     tasks.for_each_tile(task, [&](const MergeTile& tile) {
@@ -99,7 +99,7 @@ class Join {
     });
   }
 
-  // Returns the number of output rows. The partners start at item j of B.
+  // Returns the number of output rows. Partners start at item j of B.
   int64_t find_partners(int64_t i, int64_t j) {
     const Word key = a(i);
     const int64_t end = galloping_partition_point(j, b_live_, [&](int64_t k) { return !less(key, b(k)); });

@@ -1,5 +1,5 @@
-// join_tiles writes the output rows of light tiles, and join_heavy_tiles those of heavy tiles, each shared by many
-// blocks. finish_rows sets the counts, and fills the slots after the rows from A.
+// join_tiles writes the output rows of light tiles, and join_heavy_tiles those of heavy tiles.
+// finish_rows sets the counts, and fills the slots after the rows from A.
 #pragma once
 
 #include "cuda/block/tail.cuh"

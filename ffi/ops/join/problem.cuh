@@ -88,7 +88,7 @@ __device__ Plan plan_tile(const Problem<Order>& problem, unsigned tile) {
   plan.b = edges[0].b;
   plan.a = begin - plan.b;
   plan.entering = edges[0].entering;
-  // If keys are not sorted, edges contradict each other.
+  // If keys are not sorted, edges may contradict each other.
   const int64_t b_end = clamp(edges[1].b, maximum(plan.b, end - a_live), minimum(plan.b + (end - begin), b_live));
   plan.a_count = static_cast<int>(end - b_end - plan.a);
   plan.a_follows = end - b_end < a_live;

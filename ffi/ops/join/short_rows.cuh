@@ -1,5 +1,5 @@
-// Each item of A finds its partners in B by binary search, a scan adds up the output rows of the items, and each output
-// row finds its item of A.
+// An item of A finds its partners in B by binary search, and a scan adds up the output rows of the items.
+// An output row then finds its item of A.
 #pragma once
 
 #include "ops/sorted_pair/short_rows.cuh"
@@ -20,9 +20,9 @@ struct Join {
 
   static constexpr int64_t kMaxSize = 4 * RowTiles::kMostSlots;
 
-  // The keys; for each item of A, its first output row and its first partner; the items of B that have no partner; and,
-  // for each row of the tile and for its end, how many output rows A's items have in the tile's earlier rows, and how
-  // many items of B have no partner there.
+  // The keys; for each item of A, its first output row and its first partner; with keep_b, B's items without a partner.
+  // Besides, for each row of the tile and for its end: the number of output rows that A's items have in the tile's
+  // earlier rows (before_row), and the number of items of B without a partner there (unmatched_before_row).
   size_t shared_bytes() const {
     const auto items = [&](const SortedRows& side) { return rows.tiles.tile_rows * static_cast<int>(side.length); };
     return rows.room * sizeof(typename Order::Word) + 2 * (rows.tiles.tile_rows + 1) * sizeof(int) +

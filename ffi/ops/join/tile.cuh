@@ -1,5 +1,5 @@
-// A block merges a tile of a join and so counts the partners of its items of A, then distributes the rows of the output
-// evenly to its warps.
+// A block merges a tile of a join, which counts the partners of its items of A.
+// Its warps then share the output rows.
 #pragma once
 
 #include "cuda/block/count_look_back.cuh"
@@ -104,7 +104,7 @@ class Tile {
       partners_[step] = copies;
       is_a_ |= in_a ? 1u << step : 0;
       has_partners |= in_a & (copies > 0) ? 1u << step : 0;
-      // Without this, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
+      // Without this, the compiler keeps the comparisons of all steps in registers.
       keep(is_a_, has_partners, is_paired);
       heads.take(in_a);
     }
@@ -120,7 +120,7 @@ class Tile {
     return {in_block.all};
   }
 
-  // For a tile with very many rows: returns their number, and sets rows_before_.
+  // For a heavy tile: returns its number of rows, at most kLargestCount, and sets rows_before_.
   __device__ int64_t count_many_rows() {
     int64_t rows = 0;
 #pragma unroll

@@ -1,4 +1,3 @@
-// The outputs of an object are one run, which is written at once.
 #include "ops/load_balance/cpu.h"
 
 #include "cpu/policy.h"

@@ -24,8 +24,8 @@ void for_each_work_tile(Executor& executor, const WorkList& work, int64_t tile, 
   });
 }
 
-// Writes value(i) to out[i] for i in `run`. Runs are short, and a loop of unknown length costs a mispredicted branch,
-// so whole bursts are written, up to `limit`: later runs overwrite the excess.
+// Writes value(i) to out[i] for i in `run`, in whole bursts if `limit` allows.
+// A burst may write past the run; later runs overwrite the excess.
 template <typename T, typename Value>
 void write_run(T* out, Range<int64_t> run, int64_t limit, Value value) {
   constexpr int64_t kBurst = sizeof(T) < 4 ? 16 : sizeof(T) == 4 ? 8 : 4;

@@ -1,5 +1,5 @@
-// The kernels of load_balance_search, and the partition before them and before the kernels of ops/move_rows: it finds
-// the cells of their tiles (WorkTiles in algorithm/load_balance.h).
+// Kernels of load_balance_search. The kernel partition_cells finds the cells of tiles (WorkTiles in
+// algorithm/load_balance.h), also for the kernels of ops/move_rows.
 #pragma once
 
 #include "cuda/block/load_balance.cuh"
@@ -10,12 +10,12 @@
 namespace mgpu::cuda::load_balancing {
 
 constexpr int kCellThreads = 128;
-// The lanes that search for a cell together: all cells of 2^26 outputs then take one wave of warps (H200). A warp per
-// cell would wait for memory less often, but all warps would take several waves.
+// The lanes that search for a cell together.
+// With more lanes, a search has fewer rounds of reads, but there are more warps.
 constexpr int kCellLanes = 8;
 
 struct CellSearch {
-  // Each thread takes an object instead of a cell. This pays if an object spans few cells, and a cell few objects.
+  // Whether a thread takes an object, instead of kCellLanes threads a cell.
   bool by_objects;
   int64_t threads;
 
@@ -26,9 +26,9 @@ struct CellSearch {
   MGPU_HOST_DEVICE int64_t blocks() const { return ceil_div<int64_t>(threads, kCellThreads); }  // per problem
 };
 
-// Each object has a thread, and one more thread follows the last object. A thread finds the cells that begin after the
-// start of the previous object and not after the start of its own. With offsets out of order, several threads may write
-// one cell, but every cell is written.
+// An object has a thread, and one more thread follows the last object. A thread finds the cells that begin after the
+// start of the previous object and not after the start of its own.
+// With offsets out of order, several threads may write one cell, but each cell is written.
 template <typename Row>
 __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, const Row& row, int64_t size, int64_t j,
                                                        int64_t* heads) {

@@ -4,9 +4,9 @@
 
 namespace mgpu {
 
-// Each thread of a block finds the objects of kWordItems outputs of one word, of kRowItems rows of several words, or of
-// kWideRowItems rows of at least kWideRowBytes in words of 16 bytes. Small tiles of wide rows leave enough blocks for
-// all multiprocessors.
+// A thread finds the objects of kWordItems outputs of one word,
+// or of kRowItems rows of several words,
+// or of kWideRowItems rows of at least kWideRowBytes in words of 16 bytes.
 constexpr int kWorkThreads = 256;
 constexpr int kWordItems = 16;
 constexpr int kRowItems = 4;
@@ -16,7 +16,7 @@ constexpr int work_items(int64_t row_bytes, int word_bytes) {
   if (row_bytes <= word_bytes) return kWordItems;
   return word_bytes == 16 && row_bytes >= kWideRowBytes ? kWideRowItems : kRowItems;
 }
-// Blocks per multiprocessor, as many as registers allow: a thread makes one word of `word_bytes` bytes at a time.
+// The least number of blocks per multiprocessor, for kernels with words of this size.
 constexpr int work_blocks(int word_bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return 4;
