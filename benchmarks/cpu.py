@@ -91,7 +91,7 @@ def _affine(a: Any, b: Any) -> Any:
 
 
 def _maps(rng: np.random.Generator) -> tuple[Any, ...]:
-    """Makes 2^20 affine maps whose compositions stay bounded."""
+    """Makes 2^20 affine maps."""
     return random_keys(rng, 2**20, "float32") * 0.5 + 0.25, random_keys(rng, 2**20, "float32")
 
 

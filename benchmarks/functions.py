@@ -29,7 +29,7 @@ def _numbers(items: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _steps(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes an affine recurrence whose values stay bounded."""
+    """Makes the factors and terms of an affine recurrence."""
     n = size_at(scale)
     return random_keys(rng, n, "float32") * 0.5 + 0.25, random_keys(rng, n, "float32")
 

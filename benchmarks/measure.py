@@ -1,15 +1,14 @@
 """Measures the device time of a jitted function.
 
 The time of a call shorter than its dispatch would be the host's. So a program makes several short calls, which XLA
-records into one CUDA graph if it can, and repeats them in a loop for several rounds. Without the loop, a program of 32
-calls of 5 us waits for the host, which spends about 200 us on its inputs and results.
+records into one CUDA graph if it can. On a GPU, a loop repeats them for several rounds.
 
 The calls of a round take turns on several sets of inputs, because a set smaller than the L2 cache would stay in it. An
 optimization barrier between calls and between rounds keeps XLA from sharing, fusing or reordering their work.
 
-Programs are dispatched until about 20 ms of work is queued, and the clock stops when the last one is done. A program's
+Several programs are dispatched, up to about 20 ms of work, and the clock stops when the last one is done. A program's
 results are freed before the next dispatch, which then gets the same addresses. With other addresses XLA would record
-the graph again, which takes longer than short calls.
+the graph again.
 """
 
 from __future__ import annotations

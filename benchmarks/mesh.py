@@ -1,7 +1,7 @@
 """Compares operations over all default devices with one device, on the same global arrays.
 
-Each of several devices has an equal part. Results are compared before they are timed. Memory is XLA's plan per device,
-as a multiple of the device's operands.
+Each of several devices has an equal part. Results are compared before programs are timed. Memory is XLA's plan per
+device, as a multiple of the device's operands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["AXIS", "CASES_OVER_DEVICES", "global_size", "main", "over_devices"]
 
 AXIS = "devices"
 FULL_SIZE = 2**28
-# The host takes up to half a millisecond per program over several devices.
+# A program makes CALLS calls if a call takes less.
 SHORT_MS = 1.0
 CALLS = 8
 

@@ -54,8 +54,7 @@ class Pace:
     def rounds(self, call_ms: float) -> int:
         """Returns one, or at least four rounds of short calls.
 
-        The first round precedes the loop. XLA inlines a loop of one iteration, so with two rounds a call took half as
-        long as with 16.
+        The first round precedes the loop, and XLA inlines a loop of one iteration.
         """
         if self.program_ms is None:
             return ROUNDS
@@ -63,7 +62,7 @@ class Pace:
         return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
 
 
-# The processes of quick runs share the host, which then takes 0.2 ms per program, so programs are long.
+# The processes of quick runs share the host, so programs are long.
 QUICK = Pace(3, 4.0, 1.0, 2.0)
 
 

@@ -96,8 +96,7 @@ endif()
 
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # The PTX of the last architecture serves later GPUs. GPUs of 8.6 and 8.9 run the code for 8.0: code of their own
-    # would add an eighth each to a package. If the build finds such a GPU, it compiles for it.
+    # The PTX of the last architecture serves later GPUs. GPUs of 8.6 and 8.9 run the code for 8.0.
     if(MGPU_KERNEL_PACKAGE)  # all architectures that nvcc knows
       execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
       foreach(architecture 75 80 90 100 120)

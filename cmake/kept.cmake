@@ -1,5 +1,5 @@
 # `pip install .` builds in an empty folder each time. So a clone keeps the libraries of its last build in build/kept,
-# under a hash of all that they depend on. If nothing has changed, the next build installs them. `rm -r build/kept`
+# under a hash of what they depend on. If nothing has changed, the next build installs them. `rm -r build/kept`
 # removes them. Wheels for other machines are always compiled.
 
 set(MGPU_KEPT "")

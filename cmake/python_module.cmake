@@ -14,7 +14,7 @@ ask_python(nanobind_ROOT "import nanobind; print(nanobind.cmake_dir())")
 find_package(nanobind CONFIG REQUIRED)
 
 nanobind_add_module(_kernels STABLE_ABI FREE_THREADED NB_STATIC NOMINSIZE NB_DOMAIN jax_mgpu ffi/python/module.cc)
-# nanobind's sources have the same headers: as one file they compile in a third of the time.
+# nanobind's sources have the same headers, so they compile faster as one file.
 get_target_property(libraries _kernels LINK_LIBRARIES)
 list(FILTER libraries INCLUDE REGEX "^nanobind")
 set_target_properties(${libraries} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)

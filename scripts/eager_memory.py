@@ -1,7 +1,7 @@
 """Checks calls outside of `jit` for memory leaks, by the size of the process during many runs of each call.
 
-The calls pass NumPy's 64-bit arrays, changing numbers, batches and derivatives, and run 10^4 times. Two others pass new
-functions, which compile each time, and run 200 times. `python scripts/eager_memory.py [--calls 10000]`
+The calls pass NumPy arrays and changing numbers, some in batches and derivatives, and run 10^4 times. Two others pass
+new functions, which compile each time, and run 200 times. `python scripts/eager_memory.py [--calls 10000]`
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Measures the first call of each public function: the size of its program, and the time until it can run.
 
-Each function is traced, lowered and compiled for 60, 10^6 and 2^26 items: plain, under vmap and, if it has derivatives,
-under grad and under both. A scan by a caller's operator is compiled plain and under grad. Times are seconds of CPU time
-over all threads, the medians of five processes. `python scripts/first_calls.py WORD ...` selects the functions whose
-names contain one of the words.
+Functions are traced, lowered and compiled for 60 and for about 10^6 and 2^26 items: plain, under vmap and, if they have
+derivatives, under grad and under both. A scan by a caller's operator is compiled plain and under grad. Times are
+seconds of CPU time over all threads, the medians of five processes. `python scripts/first_calls.py WORD ...` selects
+the functions whose names contain one of the words.
 
 With `--devices 4`, the functions run over a mesh axis of 4 CPU devices, each with 4,096 items.
 """

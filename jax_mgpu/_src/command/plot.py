@@ -1,4 +1,4 @@
-"""Draws times as bars. No other module needs matplotlib."""
+"""Draws times as bars, by matplotlib."""
 
 from __future__ import annotations
 

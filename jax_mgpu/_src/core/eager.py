@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten  # faster than jax.tree.flatten
+from jax.tree_util import tree_flatten
 
 from jax_mgpu._src.core.compat import (
     OPTIONS,
@@ -91,7 +91,6 @@ class _Public:
         self.known: dict[Any, tuple[Callable[..., Any], Sequence[Any]]] = {}
 
     def calls(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        """Returns a function that runs each call, given its positional and named arguments."""
         if EagerCalls is None:
             return self.run
         program = jax.jit(self.function, static_argnames=tuple(self.static))
@@ -232,7 +231,6 @@ class _Conversion:
     def of(
         cls, convert: Callable[..., Any], static: tuple[Any, ...], leaves: Sequence[Any], structure: PyTreeDef
     ) -> Any:
-        """Returns the conversion of the leaves of a pytree."""
         places = [leaf.place if isinstance(leaf, HostValue) else None for leaf in leaves]
         return cls(convert, static, structure, tuple(places))
 

@@ -163,7 +163,7 @@ class Operation:
             raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
         attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
-            return self._impl(*operands, **attributes)  # operands become arguments as they are
+            return self._impl(*operands, **attributes)
         if is_in_eager_shard_map():  # under shard_map, an argument may not be empty
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]

@@ -228,7 +228,7 @@ def _with_prefixes(
     last = jax.tree.map(lambda x: x[length - 1 :: length][: blocks - 1], forward((begun, local)))
     totals = way(combine, last[1], last[0], reverse=False)
 
-    @jax.jit  # one function of the program for all parts of a state
+    @jax.jit
     def of_items(x: jax.Array) -> jax.Array:
         """Returns the prefix before each item's block; ones before the first."""
         before = jax.lax.pad(x, jnp.ones((), x.dtype), [(1, 0, 0), *[(0, 0, 0)] * (x.ndim - 1)])

@@ -247,13 +247,12 @@ class _Value:
 class _Step:
     """An equation over `_Value`s."""
 
-    jaxpr: Any  # the jaxpr that contains it
+    jaxpr: Any
     equation: Any
     inputs: tuple[_Value, ...]
     outputs: tuple[_Value, ...]
 
     def applied(self, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the results for other arguments."""
         return evaluate_equation(self.jaxpr, self.equation, arguments)
 
 
@@ -466,7 +465,6 @@ class _Scalars:
     """Equations over arrays whose elements are traced one by one."""
 
     def equation(self, equation: JaxprEqn, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the results of an equation."""
         name, params = equation.primitive.name, equation.params
         avals: list[Any] = [var.aval for var in equation.outvars]
         for aval in avals:
@@ -490,15 +488,12 @@ class _Scalars:
         return [results]
 
     def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
-        """Computes one element of the result."""
         return equation.primitive.bind(*scalars, **equation.params)
 
     def two(self, function: str, a: Any, b: Any) -> Any:
-        """Combines two elements by a reduction's function."""
         return getattr(jax.lax, BITWISE.get(function, function))(a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
-        """Returns one of several elements."""
         chosen = cases[-1]
         for i in reversed(range(len(cases) - 1)):
             chosen = jax.lax.select(which <= jnp.asarray(i, which.dtype), cases[i], chosen)
@@ -576,13 +571,11 @@ class _Outcomes(_Scalars):
         return LOGIC[name](*scalars)
 
     def two(self, function: str, a: Any, b: Any) -> Any:
-        """Combines two elements by the function of a reduction, for all outcomes."""
         if function not in ("and_", "or_", "xor_") or not all(isinstance(x, (np.ndarray, np.bool_)) for x in (a, b)):
             raise Unsupported(f"{function} of columns")
         return LOGIC[function.rstrip("_")](a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
-        """Raises `Unsupported`."""
         raise Unsupported("cond by columns")
 
 

@@ -298,7 +298,6 @@ class _OrderOperation(CompiledOperation):
         self.def_linear()  # derivatives go through indices
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Replaces the `Keyed` order by its lines."""
         own = {name: value for name, value in attributes.items() if name != "order"}
         return {**own, "captures": self.captures, "function": attributes["order"].value.data}
 

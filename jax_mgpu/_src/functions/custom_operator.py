@@ -87,7 +87,6 @@ class _Traced:
     consts: tuple[Any, ...]  # each is a value, or a reference to a captured operand
 
     def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
-        """Returns the function over lists of leaves."""
         return functools.partial(evaluate, self.jaxpr, _filled(self.consts, captures))
 
 
@@ -177,7 +176,6 @@ class _Function:
         )
 
     def items(self, leaves: Sequence[Any], captures: Sequence[Any], count: jax.Array) -> list[Any]:
-        """Returns the leaves of the items that the operator combines."""
         if self.load is None:
             return list(leaves)
         result: list[Any] = map_leaves(self.load(captures), leaves, count, self.position_dtype)
@@ -202,7 +200,6 @@ class _Prepared:
         return function
 
     def run(self, name: str, heads: jax.Array, count: jax.Array, **attributes: int) -> Sequence[Any]:
-        """Returns the results of an operation, as pytrees."""
         ranks = tuple(leaf.ndim for leaf in self.leaves), tuple(np.ndim(c) for c in self.captures)
         primitive = _operation(name, *ranks, self.results)
         operands = [*self.leaves, *map(jnp.asarray, self.captures), heads, count]
@@ -416,7 +413,7 @@ def _written(
 ) -> tuple[Keyed, Sequence[Any]]:
     """Returns the function and its captured arrays.
 
-    `needs_nothing`: a result over no items can occur, so kernels need the identity.
+    `needs_nothing`: whether kernels need the result over no items.
     """
     items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     with free_of_explicit_axes():

@@ -194,7 +194,6 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Reshapes one element per row to the rank of `like`."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
 
 
@@ -301,7 +300,7 @@ def named_leaves(
     dtype is given or they are `scanned`. `made` allows operators that a `Grouping` computes.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
-        x = as_array(operation, argument, x)  # a list of numbers
+        x = as_array(operation, argument, x)
     structure: PyTreeDef
     paths, structure = jax.tree_util.tree_flatten_with_path(x)
     if not paths:

@@ -102,14 +102,12 @@ class _Recurrence(CompiledOperation):
             self.def_transpose("b", _transpose)
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels should run plain JAX."""
         b = operands[1]
         if b.size == 0 or not jnp.issubdtype(b.dtype, jnp.floating) or b.dtype.itemsize < 2:
             return True
         return super().prefers_xla(operands, attributes, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the attributes of the scan."""
         a, reverse = operands[0], attributes["reverse"]
         width = a.shape[-1] if self.ranks[0] > 1 else 0
         own = {"width": width, "exclusive": 0, "reverse": reverse, "total": 0}
@@ -159,7 +157,6 @@ def _solved(a: jax.Array, b: jax.Array, alone: jax.Array | None) -> jax.Array:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int, late: int) -> jax.Array:
-    """Returns the recurrence in the other direction, late if this one is not."""
     given = operands.a, cotangents[0], operands.heads, operands.count
     return recurrence(*given, reverse=not reverse, late=not late)
 

@@ -347,7 +347,6 @@ def in_rounds(
     if most == 1:
         return step(jnp.zeros((), needed.dtype), into)
 
-    # A transpose recomputes the places of each round.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         result: jax.Array = cond(jnp.asarray(done, needed.dtype) < needed, step, lambda _, into: into, done, into)

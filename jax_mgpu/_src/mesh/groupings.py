@@ -54,12 +54,10 @@ class _OverAxis(Grouping):
 
     @functools.cached_property
     def live(self) -> jax.Array:
-        """The number of items of this device."""
         return self.axis.live("x", self.n, self.count)
 
     @functools.cached_property
     def lives(self) -> jax.Array:
-        """The number of items of each device."""
         return self.axis.gather(self.live)
 
     def positions(self) -> jax.Array:

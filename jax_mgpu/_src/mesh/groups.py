@@ -61,7 +61,6 @@ def group_by(
     names: Any = asked.op
 
     def gathered() -> tuple[Any, list[jax.Array], jax.Array]:
-        """Where devices share their memory: groups the rows of all devices on each device."""
         counts = axis.gather(given)
         plain, restore = plain_leaves(leaves)
         all_keys, offsets, total = keys_of_all(axis, keys, counts)

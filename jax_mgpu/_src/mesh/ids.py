@@ -27,7 +27,7 @@ def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: ja
     sent. A run may span devices, so a device receives at most `size` results and one more per device.
     """
     n, width = x.shape
-    if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # such results are rounded once, at the end
+    if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):
         x = x.astype(accumulator_dtype(x.dtype))
     live = axis.live("x", n, count)
     leaves = [x]
@@ -39,7 +39,6 @@ def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: ja
         return axis.varying(jnp.full((size, width), nothing.finish(nothing.identity), leaves[-1].dtype))
 
     def gathered(leaves: list[jax.Array], ids: jax.Array, live: jax.Array) -> jax.Array:
-        """Combines the items of all devices that have this device's ids."""
         counts = axis.gather(live)
         rows = [keeping_bits(lambda x, counts: everywhere(axis, x, counts)[0], x, counts) for x in leaves]
         ids, _, total = everywhere(axis, ids, counts)

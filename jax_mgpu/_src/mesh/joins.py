@@ -78,7 +78,6 @@ def join(
 
 
 def _slots(kind: str, n_a: int, size: int) -> int:
-    """Returns the slots for result rows of one device's keys."""
     return with_room(size if kind in KINDS else n_a)
 
 
@@ -275,7 +274,6 @@ class _Alone:
 
 
 def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
-    """Returns the dtype of numbers of rows, as in a join on one device."""
     return jnp.int64 if _most_rows(axis, n_a, n_b) >= INT32_LIMIT and has_64_bits() else jnp.int32
 
 

@@ -71,7 +71,6 @@ def pair_slots(items: int, *, pairs: bool) -> int:
 
 
 def _live_counts(axis: Axis, arrays: Sequence[jax.Array], counts: Sequence[Any], slots: int) -> list[jax.Array]:
-    """Returns the numbers of this device's live items."""
     dtype = axis.index_dtype("a and b", slots)
     return [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
 
@@ -203,7 +202,6 @@ def _dealt(
     slots = pair_slots(a[0].shape[0] + b[0].shape[0], pairs=pairs)
 
     def gathered(a: list[jax.Array], b: list[jax.Array], counts: tuple[jax.Array, jax.Array]) -> Any:
-        """Cuts all items on each device, which takes its part of them."""
         live = _live_counts(axis, (a[0], b[0]), counts, slots)
         every = [axis.gather(x) for x in live]
         whole = _whole((a[0], b[0]), live, descending)
@@ -321,7 +319,6 @@ def _merged(
     *,
     descending: bool = False,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns this device's items of both, in slots that hold them all."""
     pair = KeyPair("merge", a, b, a_live.reshape(1), b_live.reshape(1), descending=descending)
     keys, leaves = merged("merge", pair, a_leaves, b_leaves)
     return part_of(keys, 0, slots), [part_of(leaf, 0, slots) for leaf in leaves]
@@ -442,7 +439,7 @@ def _aligned_set(
     def alone(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
         counts = (pair.live[0], pair.live[1])
         of_a, of_b = a[1:] or None, (b[1:] or None) if kind in TAKES_B else None
-        with by_construction():  # keys are checked
+        with by_construction():
             result = _own_set(
                 axis, kind, a[0], b[0], of_a, of_b, counts, size=size, duplicates=duplicates, fill_value=fill_value
             )

@@ -54,7 +54,6 @@ def take_segments(
     numbers, most = axis.gather(segments.own), order.shape[0] * axis.size * given.n
 
     def gathered() -> tuple[list[jax.Array], jax.Array, jax.Array]:
-        """Where devices share their memory: takes segments from the rows of all devices."""
         starts, lengths = (take_or_fill(everywhere(axis, x, numbers)[0], order) for x in bounds)
         offsets, total = saturated_offsets(lengths, most)
         runs = {"starts": starts, "offsets": offsets, "total": total[None]}
@@ -81,12 +80,10 @@ def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, larg
     taken = jnp.minimum(end - begin, k)
 
     def gathered() -> list[jax.Array]:
-        """Where devices share their memory: selects among the items of all devices."""
         rows, _, total = everywhere(axis, x, segments.lives)
         return _select_first_of_segments(x=rows, begins=begin, ends=end, count=total, k=k, largest=largest)
 
     def spread() -> list[jax.Array]:
-        """Sorts all segments."""
         options: dict[str, Any] = {"descending": largest, "count": count_of(given.count)}
         with by_construction():
             ordered, order = segmented_sort_indices(axis, x, *heads_or_flags(axis, given), **options)
@@ -108,12 +105,10 @@ def ordered_items(
     begin, end = segments.begin, segments.end
 
     def gathered(ranks: jax.Array) -> jax.Array:
-        """Where devices share their memory: selects among the items of all devices."""
         rows, _, total = everywhere(axis, x, segments.lives)
         return _segmented_order_statistics(x=rows, begins=begin, ends=end, ranks=ranks, count=total)[0]
 
     def spread(ranks: jax.Array) -> jax.Array:
-        """Sorts all segments."""
         options: dict[str, Any] = {"descending": False, "count": count_of(given.count)}
         with by_construction():
             ordered = segmented_sort(axis, x, *heads_or_flags(axis, given), None, **options)

@@ -90,7 +90,6 @@ def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
 
 
 def _own_ranges(axis: Axis, segments: GivenSegments) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns this device's live items, and where its segments begin and end."""
     live = axis.live("x", segments.n, segments.count)
     assert segments.ends is not None
     begin, end = (x.astype(live.dtype) for x in (segments.heads, segments.ends))

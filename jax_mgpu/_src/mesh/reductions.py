@@ -289,7 +289,6 @@ class _EveryState:
 
     def __init__(self, axis: Axis, has: jax.Array | None, state: Pytree, starts: jax.Array | None = None):
         self.axis, self.all_have, self.none_starts = axis, has is None, starts is None
-        # The flags that are not None are sent as one number.
         bits = [flag.astype(jnp.int32) << i for i, flag in enumerate((has, starts)) if flag is not None]
         self.flags, self.states = axis.gather((sum(bits[1:], bits[0]) if bits else None, state))
 
@@ -358,14 +357,12 @@ def _with_carry(
 
 
 def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree) -> Any:
-    """Returns the only state, or the identity if there is none."""
     if local.identity is not None:
         states = select(has, states, identities(local.identity, states))
     return _row(states, 0)
 
 
 def _one(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
-    """Combines two states without a leading axis."""
     a, b = (jax.tree.map(lambda x: x[None], state) for state in (a, b))
     return _row(combine(a, b), 0)
 

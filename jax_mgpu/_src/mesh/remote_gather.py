@@ -141,7 +141,7 @@ class Dealt:
         self._axis, self._size = axis, size
         self._numbers: jax.Array | None
         numbers = number + jnp.arange(begins.shape[0], dtype=number.dtype)
-        if axis.shares_memory:  # devices read all items
+        if axis.shares_memory:
             *self.leaves, self._numbers, begins = (
                 axis.gather(x).reshape(-1, *x.shape[1:]) for x in (*leaves, numbers, begins)
             )

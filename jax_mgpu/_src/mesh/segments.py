@@ -54,7 +54,6 @@ def segmented_sort(
     live = axis.live("keys", n, given)
 
     def gathered(moved: list[jax.Array], heads: jax.Array, flags: jax.Array, live: jax.Array) -> list[jax.Array]:
-        """Sorts all segments on each device, which takes the items of its positions."""
         counts = axis.gather(live)
         if flags.size:
             flags = everywhere(axis, flags if flags.dtype == jnp.bool_ else _unpacked(flags, n), counts)[0]
@@ -235,7 +234,6 @@ def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Arr
     n = x.shape[0]
 
     def gathered(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-        """Computes the softmax of all segments on each device."""
         counts = axis.gather(axis.live("x", n, count))
         rows, _, total = everywhere(axis, x.reshape(n, -1), counts)
         results = softmax_rows(rows, heads_of_all(axis, heads, n, counts), total, log=log)

@@ -244,7 +244,6 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
     indices = jnp.where(here, indices.astype(live.dtype) + axis.begin(lives), -1)
 
     def gathered() -> TopK:
-        """Where devices share their memory: selects on each among the first k items of all."""
         counts = axis.gather(own)
         items, positions = (everywhere(axis, x, counts)[0] for x in (values, indices))
         found = local_top_k(items, k, largest=largest, count=counts.sum(dtype=counts.dtype))
@@ -287,7 +286,6 @@ def rank(
     n, given = keys.shape[0], axis.live("keys", keys.shape[0], count)
 
     def gathered() -> jax.Array:
-        """Where devices share their memory: computes the ranks of all items on each device."""
         counts = axis.gather(given)
         all_keys, _, total = keys_of_all(axis, keys, counts)
         all_heads = heads_of_all(axis, heads, n, counts) if heads.size else heads
@@ -295,7 +293,6 @@ def rank(
         return axis.varying(own_part(axis, ranks, counts, n))
 
     def spread() -> jax.Array:
-        """Computes ranks where sorted items are, and sends them back to the items' rows."""
         with by_construction():
             if heads.size:
                 in_order = segmented_sort_indices(axis, keys, heads, ABSENT, descending=descending, count=given)
@@ -329,7 +326,6 @@ def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array
     lives = axis.gather(live)
 
     def gathered(ranks: jax.Array) -> jax.Array:
-        """Where devices share their memory: selects among the items of all devices."""
         rows, _, total = everywhere(axis, x, lives)
         return _order_statistics(x=rows, ranks=ranks, count=total)[0]
 

@@ -21,11 +21,10 @@ from jax_mgpu._src.ops.merge import merged_runs
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-# Up to FEW_KEYS received keys are sorted again, because that is faster than rounds of merges.
+# Up to FEW_KEYS received keys are sorted again instead of merged.
 FEW_KEYS = 1 << 14
-# The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer
-# than keys of 4 bytes and more, so XLA:GPU puts that memory and the received array in one allocation. With fewer slots,
-# XLA:GPU would make two allocations, because GPUs receive only into a special kind of memory.
+# The received array has n / SPARE more slots than n keys need, so that XLA:GPU puts it and the local sort's scratch
+# memory in one allocation.
 SPARE = 32
 
 
@@ -84,7 +83,6 @@ def _sorted_over(
     moved = [keys, *leaves]
 
     def gathered(moved: list[jax.Array], live: jax.Array, counts: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        """Sorts all keys on each device, which takes its share."""
         share = Share.even if even else Share.of_slots
         places, slots, number = order_of_all(
             axis, moved[0], counts, lambda _, total: share(axis, total, n), method=method, **options
@@ -93,7 +91,6 @@ def _sorted_over(
         return [moved[0], *([jnp.maximum(places, 0)] if ordered else []), *moved[1:]], number
 
     def spread(moved: list[jax.Array], live: jax.Array, counts: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        """Sorts each device's keys, cuts them by rank, exchanges parts, and merges them."""
         keys, *leaves = moved
         if ordered:
             leaves = [axis.begin(counts) + jnp.arange(n, dtype=live.dtype), *leaves]

@@ -270,6 +270,5 @@ def even_windows(
 
 
 def _even_ranks(axis: Axis, total: jax.Array, device: jax.Array) -> jax.Array:
-    """Returns the ranks at which the equal parts of devices begin."""
     each, rest = (f(total, jnp.asarray(axis.size, total.dtype)) for f in (jax.lax.div, jax.lax.rem))
     return device * each + jnp.minimum(device, rest)

@@ -110,8 +110,7 @@ class SortedPair:
             passed += jnp.where(is_behind, counts[device], 0)
         place, *number = answers_of(keys, *here)
         found = [jnp.where(is_live, place + passed, -1), *(jnp.where(is_live, x, 0) for x in number)]
-        # If both arrays are distributed alike, the first round suffices. The host need not wait for it, as it must for
-        # the condition of a loop.
+        # If both arrays are distributed alike, the first round suffices. Outside of the loop, the host need not wait.
         few, chunk = (max(1, -(-n // (share * axis.size))) for share in (FEW, SHARE))
         found = [axis.varying(x) for x in visit(0, few, found)]
         # The number of rounds is equal on all devices, which must all enter a round or none.

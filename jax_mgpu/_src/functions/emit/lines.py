@@ -36,8 +36,8 @@ class Equation(Protocol):
 
 
 MAX_LINES = 8192
-# Larger functions are called: inlined at each place that combines items, they would take seconds to compile. A costly
-# primitive counts as several lines.
+# Larger functions are called instead of inlined, so that they compile faster. A costly primitive counts as several
+# lines.
 MAX_INLINE_LINES = 100
 COSTLY_LINES = 12
 

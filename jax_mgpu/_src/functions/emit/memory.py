@@ -107,7 +107,7 @@ def _view_reshape(x: Memory, params: Mapping[str, Any]) -> Memory:
     return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
 
 
-# Primitives that only move elements give views of arrays in memory.
+# Primitives that give views of arrays in memory.
 VIEWS: dict[str, Callable[[Memory, Any], Memory]] = {
     "broadcast_in_dim": _view_broadcast,
     "reshape": _view_reshape,

@@ -51,7 +51,7 @@ def expect_small(shape: Sequence[int], what: str) -> None:
 
 
 def neutral(function: str, dtype: DTypeLike) -> Any:
-    """Returns the identity of a function of two scalars, which changes no bit of the other."""
+    """Returns the identity of a function of two scalars."""
     dtype = np.dtype(dtype)
     floats = jnp.issubdtype(dtype, jnp.floating)
     if function in ("max", "min"):
