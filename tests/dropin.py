@@ -48,7 +48,7 @@ class Case:
         return self
 
     def with_fixed(self, *positions: int) -> Case:
-        """Keeps the values of arguments that are sorted or unique."""
+        """Marks arguments whose values stay."""
         self.fixed = positions
         return self
 
@@ -400,7 +400,7 @@ def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
 
 
 def compare(ours: Any, theirs: Any, rounds: bool) -> None:
-    """Checks that two results agree in structure, types, values and signs of zeros, or are the same type of error."""
+    """Checks that two results agree, or are the same type of error."""
     if isinstance(theirs, type):
         assert ours is theirs, f"{ours} instead of {theirs}"
         return

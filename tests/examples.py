@@ -109,7 +109,7 @@ class Argument:
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
 # A call of `GARBAGE` gets two unsorted arrays of keys, then positions, then any integers.
-MANY = 150_000  # items that fill several tiles
+MANY = 150_000
 
 # `BROKEN` maps "operation: argument" to a call, the expectation, and the first offending position.
 KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)

@@ -15,7 +15,7 @@ from jax_mgpu._src.mesh import axis, exchange
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
-# Meshes of 1, 2 and 4 devices are tested only with --long, because programs take longer to compile than to run.
+# With FEW, meshes of 1, 2 and 4 devices are tested only with --long.
 FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 
@@ -44,7 +44,7 @@ def mesh_of(devices):
 
 
 def counts_of(rng, devices, slots):
-    """Draws lists of the devices' live counts: all full, any, some empty, 1 on the last one, none, all on the first."""
+    """Draws lists of the devices' live counts."""
     empty = np.where(np.arange(devices) % 2, 0, rng.integers(0, slots + 1, devices))
     last, first = np.zeros((2, devices), int)
     last[-1], first[0] = 1, slots
@@ -90,7 +90,7 @@ def elements(types):
 
 
 def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
-    """Stands in for jax.lax.ragged_all_to_all, which does not compile for CPU devices, and does what JAX documents."""
+    """Stands in for jax.lax.ragged_all_to_all, which does not compile for CPU devices."""
     devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     updates = sizes.shape[0] // devices
     everything = jax.lax.all_gather(operand, axis_name)
@@ -112,10 +112,7 @@ def empty(shape, dtype):
 
 
 def use_form(monkeypatch, form):
-    """Makes all functions take this form of the exchange, even for few items.
-
-    `_gathered` is the form of CPUs. The stand-in for ragged_all_to_all searches all updates, so MOST_UPDATES is 3.
-    """
+    """Makes functions take this form of the exchange, even for few items."""
     monkeypatch.setattr(exchange, "MOST_UPDATES", 3)
     monkeypatch.setattr(exchange, "FEW_ITEMS", 0)
     if form != "_gathered":

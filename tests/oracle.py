@@ -1,4 +1,4 @@
-"""Expected results in NumPy and plain Python; keys are ordered as by lax.sort."""
+"""Expected results in NumPy and plain Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 
 def rank(keys: np.ndarray) -> np.ndarray:
-    """Returns integers that compare as lax.sort compares keys: NaNs are last and equal, both zeros are equal."""
+    """Returns integers that compare like keys: NaNs are last and equal, both zeros are equal."""
     keys = np.asarray(keys)
     is_integer, is_narrow = keys.dtype.kind in "iub", keys.dtype.itemsize <= 4
     if is_integer and is_narrow:
@@ -73,7 +73,7 @@ def segmented_sort_indices(
 
 
 def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
-    """Returns columns for np.lexsort, the most significant one last, that order keys like lax.sort."""
+    """Returns columns for np.lexsort, the most significant one last."""
     if keys.dtype.kind in "iub":
         return [~keys if descending else keys]
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -84,7 +84,7 @@ def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
 
 
 def bits(x: np.ndarray) -> np.ndarray:
-    """Returns an array's bits, which distinguish NaN payloads and signs of zero; complex128 is returned unchanged."""
+    """Returns an array's bits; complex128 is returned unchanged."""
     x = np.ascontiguousarray(x)
     return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
 
@@ -158,7 +158,7 @@ def identity(op: str, dtype: np.dtype) -> np.ndarray:
 
 
 def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable[..., Any]) -> list[np.ndarray]:
-    """Combines the states from `begins[i]` to i, for each i; each step doubles the length."""
+    """Combines the states from `begins[i]` to i, for each i."""
     states, distance = list(states), 1
     while distance < len(begins):
         reaches = np.arange(distance, len(begins)) - distance >= begins[distance:]
@@ -187,11 +187,7 @@ def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarr
 def segmented_scan(
     x: np.ndarray, heads: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False, count: int | None = None
 ) -> np.ndarray:
-    """Returns each segment's scan; past the live items 0, or -1 for indices.
-
-    Sums and products of integers are computed modulo 2^64 and then wrapped; those of floats are computed with more bits
-    than items have and then rounded.
-    """
+    """Returns each segment's scan; past the live items 0, or -1 for indices."""
     x = np.asarray(x)
     live = live_count(count, len(x))
     begins = segment_firsts(live, heads, reverse)
@@ -254,11 +250,7 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 
 
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns the float64 derivatives of min, max, mul and logsumexp in each item.
-
-    They are 1 for the first extremum, the product of the other items, and the softmax. For logsumexp, if an item is
-    NaN, all are NaN; else, if an item is +inf, those of +inf are NaN and those of all other items are 0.
-    """
+    """Returns the float64 derivatives of min, max, mul and logsumexp in each item."""
     weights = np.zeros(len(x))
     if not len(x):
         return weights
@@ -283,7 +275,7 @@ NAN_FORMS = {"nansum": "sum", "nanmean": "mean", "nanmin": "min", "nanmax": "max
 
 
 def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
-    """Returns NumPy's or pandas' result: NaN of too few items, but 0 for count, first, last, nunique and nansum."""
+    """Returns a statistic as NumPy or pandas does; of too few items, NaN or 0."""
     is_float = x.dtype.kind not in "iub"
     if op == "count":
         return np.int32(len(x))

@@ -22,7 +22,7 @@ from tests.jaxprs import kernel_calls
 
 
 def asof(a, b, a_by, b_by, direction, tolerance):
-    """Returns the row of b for each row of a, by a loop over all rows of b with the same group."""
+    """Returns the row of b for each row of a, by a loop."""
     found = []
     for time, by in zip(a, a_by, strict=True):
         rows = [j for j in range(len(b)) if b_by[j] == by]
@@ -75,7 +75,7 @@ def test_asof_join_as_pandas(rng):
         times = trades.time.to_numpy(np.int32), quotes.time.to_numpy(np.int32)
         names = {"by_a": trades.name.to_numpy(np.int32), "by_b": quotes.name.to_numpy(np.int32)}
         np.testing.assert_array_equal(mgpu.asof_join(*times, **names, **options), joined.row.fillna(-1).to_numpy())
-        names = {name: x * 100_000 for name, x in names.items()}  # more values than a table holds
+        names = {name: x * 100_000 for name, x in names.items()}
         np.testing.assert_array_equal(mgpu.asof_join(*times, **names, **options), joined.row.fillna(-1).to_numpy())
 
 
@@ -89,7 +89,7 @@ def test_distances_that_need_every_bit():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_distances_that_overflow(dtype, x64):
-    """A distance that overflows is less than infinity, and two such distances are compared correctly."""
+    """Distances that overflow are compared correctly."""
     dtype = jnp.dtype(dtype)
     most = float(jnp.finfo(dtype).max)
     b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)
@@ -146,7 +146,7 @@ def cut_rows(rng, pattern, n, m):
         cuts = np.sort(rng.integers(0, m + 1, n))
     if pattern == "one group":
         return cuts, np.zeros(n, int), np.zeros(m, int)
-    if pattern == "after its rows":  # only the last row of b in each tile has the group of the tile's rows of a
+    if pattern == "after its rows":
         a_tiles, b_tiles = (cuts + np.arange(n)) // 1024, (np.arange(m) + np.searchsorted(cuts, np.arange(m))) // 1024
         is_last = np.append(b_tiles[1:] != b_tiles[:-1], True)[:m]
         return cuts, a_tiles, np.where(is_last, b_tiles, 200 + np.arange(m) % 3)
@@ -166,7 +166,6 @@ def search_groups(forward):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("forward", [False, True], ids=["backward", "forward"])
 def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
-    """The numbers of live rows lie around the edges of tiles and parts."""
     tile, *_, part = data.tile_sizes("group_search")
     program = search_groups(forward)
     for n, m, slots in (
@@ -207,7 +206,6 @@ def test_plain_search_by_group(rng, forward):
 
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 def test_searches_by_group_in_batches(x64, rng, wide):
-    """Long problems have several parts, short ones have one."""
     index = np.int64 if wide else np.int32
     for rows, n, m in ((2, 9_000, 5_000), (500, 20, 15)):
         cuts = np.sort(rng.integers(0, m + 1, (rows, n)), axis=1).astype(index)
@@ -233,7 +231,6 @@ def test_searches_by_group_in_batches(x64, rng, wide):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
 def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
-    """Groups span four values, as many as a table holds, one more, 2^62, or their whole type."""
     limits = np.iinfo(dtype)
     spans = [span for span in (4, MAX_GROUPS, MAX_GROUPS + 1, 2**62) if span <= int(limits.max) - int(limits.min)]
     program = jax.jit(
@@ -258,10 +255,6 @@ def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
 
 
 def test_rows_stay_in_place_where_groups_fit_a_table(rng):
-    """If a table holds all values of the groups' type, the program does not sort.
-
-    For wider integers, it contains both methods; floats and unsorted rows need a sort.
-    """
     times = np.arange(20, dtype=np.int32)
 
     def primitives(dtype, **options):

@@ -39,7 +39,7 @@ BITS = 2
 
 
 def patterns(rng):
-    """Yields hashed keys of a and b: each of the 2^BITS buckets holds at most CAPACITY codes of b."""
+    """Yields hashed keys of a and b, with names."""
     draw = functools.partial(rng.integers, 0, 2**32, dtype=np.uint32)
 
     def drawn(keys, n_a, n_b):
@@ -85,7 +85,7 @@ def plain(size, keep_a):
 
 
 def expect_pairs(got, expected, size):
-    """Checks pairs in any order, except that one row's pairs are adjacent and in the order of b."""
+    """Checks pairs, in any order of the rows of a."""
     a_rows, b_rows, count = map(np.asarray, got)
     assert count == len(expected)
     number = min(size, len(expected))
@@ -124,7 +124,7 @@ def test_pairs_of_buckets_in_batches(rng):
 
 
 def test_bounds_of_any_value(rng):
-    """If bounds are invalid, kernels still end, and return only rows of the tables."""
+    """If bounds are invalid, kernels still end, and return rows that they were given."""
     a, b = (rng.integers(0, 2**32, n, dtype=np.uint32) for n in (3 * CHUNK, 3 * CAPACITY))
     given = list(operands(rng, a, b))
     program = run(5000, True)
@@ -142,7 +142,6 @@ def test_bounds_of_any_value(rng):
 
 @pytest.mark.parametrize("bits", [1, 8, 11, 32])
 def test_partition_by_the_highest_bits(rng, bits):
-    """A GPU partitions many items by radix sort; other platforms sort all bits of the codes."""
     for n, live in ((1000, 800), (300_000, 300_000), (300_000, 299_000)):
         codes = rng.integers(0, 2**32, n, dtype=np.uint32)
         codes[::3] = codes[0]
@@ -193,7 +192,6 @@ def test_joins_by_buckets(rng, kind, dtype):
 
 
 def test_buckets_up_to_their_capacity_and_beyond(rng):
-    """If more rows of b have one key than a table holds, the join sorts the keys."""
     n_b = 2 * CAPACITY
     a = np.array([5, 6, 5], np.int32)
     join = jax.jit(lambda b: mgpu.join(a, b, "left", size=3 * n_b, assume_sorted=False))
@@ -206,7 +204,6 @@ def test_buckets_up_to_their_capacity_and_beyond(rng):
 
 @pytest.mark.long
 def test_batches_of_joins_by_buckets(rng):
-    """The buckets fit tables in all problems of a batch or in some, or the results lack room."""
     n_b, size = CAPACITY + 10, 9000
     join = jax.jit(jax.vmap(lambda a, b: mgpu.join(a, b, size=size, assume_sorted=False)))
     for distinct in ((5000, 3000, 5000), (5000, 1, 5000), (5000, 300, 5000)):
@@ -232,7 +229,7 @@ def test_joins_that_go_by_buckets():
 
 
 def test_the_mixing_of_codes(rng):
-    """The mixing is a bijection, and distributes keys evenly even if many of their high or low bits are equal."""
+    """The mixing keeps keys apart, and distributes them evenly."""
     step = np.arange(2**16, dtype=np.uint32)
     for codes in (step, step << 16, step * 1000, np.float32(step).view(np.uint32), data.special_keys("uint32")):
         mixed = np.asarray(bucket_join.mixed(jnp.asarray(codes)))
@@ -242,7 +239,6 @@ def test_the_mixing_of_codes(rng):
 
 
 def test_long_tables_are_joined_by_sorts_on_a_cpu(monkeypatch):
-    """A CPU joins long tables by sorts; CUDA joins them by buckets."""
     monkeypatch.undo()
     keys = jax.ShapeDtypeStruct((sort_strategy.LONG_PERMUTATION,), jnp.int32)
     join = jax.jit(lambda a, b: mgpu.join(a, b, size=100, assume_sorted=False))

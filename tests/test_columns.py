@@ -60,7 +60,7 @@ def random_columns(rng, dtypes, n):
 
 
 def few(rng, dtype, n):
-    """Returns few distinct values, some of which are equal with different bits."""
+    """Draws from at most three values."""
     return rng.choice(rng.choice(data.special_keys(dtype), 3), n)
 
 
@@ -162,7 +162,6 @@ TYPES = {
 @pytest.mark.usefixtures("as_if_long")
 @pytest.mark.parametrize("mix", MIXES)
 def test_any_columns(rng, mix):
-    """Columns have any type, position and direction; some travel as payload, others are gathered."""
     n = 300
     with jax.enable_x64(mix == "wide"):
         for widths in MIXES[mix]:
@@ -204,7 +203,7 @@ def test_where_columns_are_cut():
 
 
 def words(rng, n, dtypes=("int32", "uint32"), few=False):
-    """Returns two columns; with `few`, many keys are equal, and all keys agree in some digits."""
+    """Returns columns; with `few`, many keys are equal."""
     columns = [rng.integers(0, 2**32, n, dtype=np.uint32) for _ in dtypes]
     if few:
         columns = [x % np.uint32(300) << np.uint32(13) for x in columns]
@@ -212,7 +211,7 @@ def words(rng, n, dtypes=("int32", "uint32"), few=False):
 
 
 def check_words(columns, flags, count=None):
-    """Checks keys alone, with values of 4 and of 8 bytes, with packed values, and indices."""
+    """Checks sorts of keys alone, with values, and of indices."""
     n = len(columns[0])
     live = n if count is None else min(count, n)
     order = np.arange(n)
@@ -312,7 +311,6 @@ def test_many_words(rng):
     ],
 )
 def test_long_columns_travel(dtypes, least, sorts):
-    """Long columns travel as payload; packing or gathering them would take longer than the sort."""
     columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
     text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @jax_mgpu.segmented_sort(") == sorts
@@ -320,7 +318,7 @@ def test_long_columns_travel(dtypes, least, sorts):
 
 
 def test_no_positions_are_counted():
-    """Without 64-bit integers, no type holds the positions of 2^31 items, and a sort of keys needs none."""
+    """A sort of keys needs no positions."""
     columns = [jax.ShapeDtypeStruct((2**31,), d) for d in ("uint32", "int32", "float32")]
     assert list(jax.eval_shape(lambda *x: mgpu.sort(x), *columns)) == columns
 
@@ -347,7 +345,7 @@ def test_the_structure_of_the_keys(rng):
     order = np.lexsort(keys[::-1])
     same_bits(got.day, keys.day[order])
     same_bits(mgpu.mergesort(([3, 1, 2], [0, 0, 1]))[0], np.array([1, 2, 3], np.int32))
-    same_bits(mgpu.mergesort((3, 1, 2)), np.array([1, 2, 3], np.int32))  # a list of numbers is one column
+    same_bits(mgpu.mergesort((3, 1, 2)), np.array([1, 2, 3], np.int32))  # numbers alone are one column
 
 
 def test_nothing(form):
@@ -378,7 +376,7 @@ def test_merge(rng, form, counts):
     v = np.arange(650, dtype=np.uint32)
     if counts == (None, None):
         same(mgpu.merge(a, b, descending=form[1], **given), expected)
-        v = v[:, None]  # the merge fetches rows by index
+        v = v[:, None]
     keys, moved = mgpu.merge(a, b, v[:300], v[300:], descending=form[1], **given)
     same(keys, expected)
     same_bits(moved, oracle.padded(v[order], 650, 0))
@@ -645,7 +643,6 @@ def test_checks_name_the_column():
 
 
 def test_sorts_of_columns_leak_no_tracers():
-    """Tracers leak neither for one column nor for columns with floats, which take several sorts."""
     columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
     with jax.checking_leaks():
         jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])

@@ -253,7 +253,7 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
 
 
 def test_numbers_that_come_again(monkeypatch):
-    """At most MAX_NUMBERS numbers stay on the device. Numbers of another type or sign are other numbers."""
+    """A step keeps at most MAX_NUMBERS numbers on the device. Numbers of another type or sign are other numbers."""
     monkeypatch.setattr(eager, "MAX_NUMBERS", 4)
     monkeypatch.setattr(eager, "_PROGRAMS", {})
     # No other test has this length: calls find earlier programs of their shapes.

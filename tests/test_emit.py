@@ -274,7 +274,7 @@ for _name in _UNARY.split():
 
 @pytest.fixture(autouse=True)
 def on_the_cpu():
-    """Runs on a CPU, where XLA divides float32 exactly, like the host; quotients on a GPU are off by up to one ulp."""
+    """Runs on a CPU, where XLA divides float32 like the host."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 

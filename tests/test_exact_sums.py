@@ -1,4 +1,4 @@
-"""Sums of floats by id, compared with exact sums: CUDA's kernel adds integers, and rounds once."""
+"""Sums of floats by id, compared with exact sums."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exact(x, ids, size):
 
 
 def has_kernel(n, width, size):
-    """Whether CUDA has an exact kernel for these shapes; if not, it sorts the ids."""
+    """Whether CUDA has an exact kernel for these shapes."""
     operands = jax.ShapeDtypeStruct((n, width), np.float32), jax.ShapeDtypeStruct((n,), np.int32), None
     return not _reduce_by_id.prefers_xla(operands, {"op": Kind.ADD, "wide": False, "size": size}, "cuda", 1)
 
@@ -82,7 +82,6 @@ def test_sums_of_numbers_of_one_magnitude(rng, width, size):
 
 @pytest.mark.parametrize(("low", "high"), [(-149, -120), (-149, 120), (-40, 40), (90, 127), (-3, 3)])
 def test_sums_of_numbers_of_many_magnitudes(rng, low, high):
-    """Small sums are exact beside large ones, and remain where large items cancel."""
     for size, n in ((1, 3000), (50, 5000), (4000, 6000)):
         x, ids = mixed(rng, (n, 2), low, high), rng.integers(0, size, n)
         x[1::3] = -x[::3][: len(x[1::3])]
@@ -127,7 +126,7 @@ def test_items_past_the_count_and_without_an_id_add_nothing(rng, n):
         check(got, x[:count], ids[:count], 60, n=n)
 
 
-@pytest.mark.parametrize("n", [1, 33, 1024, 1025, 2**14, 2**14 + 1])  # blocks take ranges of ids, up to 2^14 items
+@pytest.mark.parametrize("n", [1, 33, 1024, 1025, 2**14, 2**14 + 1])
 @pytest.mark.parametrize("size", [1, 3, 130, 2048])
 def test_sums_of_few_items(rng, n, size):
     x = mixed(rng, (n, 1), -60, 60)
@@ -150,7 +149,6 @@ def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
 
 
 def test_a_batch_of_many_results_has_the_bits_of_its_problems(rng):
-    """On a GPU, these sums have so many words (limbs) that find_limbs finds those in use; only these are cleared."""
     n, size = 20_011, 20_000
     x, ids = mixed(rng, (10, n, 1), -30, 20), rng.integers(-1, size, (10, n))
     got = jax.jit(jax.vmap(lambda x, ids: mgpu.reduce_by_id(x, ids, size)))(x, ids)
@@ -215,7 +213,6 @@ def test_sums_in_tables_of_digits_are_exact(rng, width, size, kind):
 @pytest.mark.parametrize("kind", ["uniform", "one id"])
 @pytest.mark.parametrize(("width", "size"), [(1, 50), (1, 5000), (8, 2048)])
 def test_sums_in_tables_of_digits_have_the_bits_of_any_order(rng, width, size, kind):
-    """The order makes no difference even if many items have exponents that a table has no digits for."""
     n = MANY // width + 3
     x, ids, order = mixed(rng, (n, width), -60, 20), drawn_ids(rng, kind, n, size), rng.permutation(n)
     x[:: n // 7] *= np.float32(2.0**90)
@@ -254,7 +251,6 @@ def test_tables_of_digits_add_narrow_floats(rng, dtype):
 
 @with_many_items
 def test_a_batch_of_many_items_has_the_bits_of_its_problems(rng):
-    """Each problem has just enough items for tables of digits."""
     n, size = MANY // 8, 2048
     x, ids = mixed(rng, (n, 2), -30, 20), rng.integers(-1, size, (4, n))
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, size)))(ids)
@@ -263,7 +259,6 @@ def test_a_batch_of_many_items_has_the_bits_of_its_problems(rng):
 
 
 def test_shapes_of_sums_that_have_kernels():
-    """Ids are sorted if exact sums take many words compared with the items, or many rows have many columns."""
     with_kernel = [(2**25, 1, 10**6), (2**20, 2, 2048), (1000, 1, 10_000), (2_000_003, 1, 200_000)]
     assert all(has_kernel(*shape) for shape in with_kernel)
     assert not any(has_kernel(*shape) for shape in [(2**25, 1, 10**7), (2**19, 64, 10**5), (20_011, 8, 30_000)])
@@ -277,7 +272,6 @@ def batch_has_kernel(x, ids, count, size, devices=1):
 
 
 def test_batches_that_have_kernels():
-    """Many problems with the same ids are columns of rows, unless digits serve them, or XLA splits the batch."""
     x, ids = (1024, 65536, 1), (65536,)
     assert not batch_has_kernel(x, ids, (0,), 12_123)
     assert not batch_has_kernel((4, 256, 65536, 1), ids, (1,), 12_123)

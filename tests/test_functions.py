@@ -46,7 +46,7 @@ def integers(rng, n, dtype, *shape):
 
 
 def odd(rng, n, dtype):
-    """Draws odd factors: a product of 32 even numbers would be 0."""
+    """Draws odd numbers."""
     return integers(rng, n, dtype) | dtype(1)
 
 
@@ -64,8 +64,7 @@ def with_table(table):
     return lambda a, b: a + b + table[(a & 1) * 0 + 3]
 
 
-# Each case draws items, and has a function and the same function in NumPy, None if one serves both. All results are
-# exact.
+# A case draws items, and has a function, and the same function in NumPy or None if one serves both.
 CASES = {
     "add": (lambda rng, n: integers(rng, n, I32), lambda a, b: a + b, None),
     "add bytes": (lambda rng, n: integers(rng, n, U8), lambda a, b: a + b, None),
@@ -102,7 +101,7 @@ def at(x, i):
 
 
 def scanned(function, x, n, live, *, reverse=False, exclusive=False, identity=None):
-    """Returns the scan of the first `live` items and their total, item by item."""
+    """Returns the scan of the first `live` items, and their total."""
     results = jax.tree.map(np.zeros_like, x)
     state = None
     with np.errstate(over="ignore"):
@@ -234,9 +233,8 @@ def test_segments(case, reverse, rng) -> None:
 
 @pytest.mark.parametrize("case", long_but(["affine bytes", "last set", "matmul 8x8"], CASES))
 def test_segments_over_tiles(case, rng) -> None:
-    """Items have sizes that tiles support, and one that they do not. Ends are many, few, or beside long segments."""
     make, function, _ = CASES[case]
-    ends_between = (np.cumsum([600, 1200] * 5)[:, None] + np.arange(20)).ravel()  # groups are 581 or 1,181 items apart
+    ends_between = (np.cumsum([600, 1200] * 5)[:, None] + np.arange(20)).ravel()
     for n, live, ends in (
         (9000, 9000, rng.integers(0, 9000, 700)),
         (9000, 8123, rng.integers(0, 9000, 700)),
@@ -278,7 +276,6 @@ def test_runs_of_keys_and_batches_of_segments(rng) -> None:
 
 
 def test_many_items(rng) -> None:
-    """Items fill several tiles, groups of tiles, and chunks."""
     n = 3_000_017
     x = (np.where(rng.random(n) < 0.001, 3, 1).astype(U32), integers(rng, n, U32))
     with np.errstate(over="ignore"):
@@ -315,7 +312,6 @@ def test_traced_captures(rng) -> None:
 
 
 def test_captures_leak_no_tracers() -> None:
-    """Cache entries hold no captured values: newer JAX would keep them in its jaxprs."""
     x = np.arange(40, dtype=I32)
     with jax.checking_leaks():
         jax.jit(lambda x, k: mgpu.scan(x, lambda a, b: a + b + k))(x, 3)
@@ -356,7 +352,6 @@ def largest(a, b):
 
 @pytest.mark.parametrize("function", [affine, largest])
 def test_columns_of_large_items(rng, function) -> None:
-    """A function that treats columns alike runs column by column, any other one on whole items."""
     n, width = 300, 24
     x = (rng.random((n, width)).astype(np.float32), rng.normal(size=(n, 4, 6)).astype(np.float32))
     x = (x[0].reshape(n, 4, 6), x[1])
@@ -386,7 +381,6 @@ def test_columns_of_large_items(rng, function) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda() -> None:
-    """The function is an attribute of the call; arrays that it captured are operands."""
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
 
     def run(x, table):
@@ -420,7 +414,6 @@ def test_random_keys_are_chosen(impl, rng) -> None:
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_random_keys_in_kernels(impl) -> None:
-    """In kernels, random keys are words, unless the function uses or captures them."""
     keys = jax.random.split(jax.random.key(3, impl=impl), 5)
     x = jnp.arange(5)
 
@@ -495,7 +488,6 @@ def test_functions_of_rows(rng, width, dtype):
 @pytest.mark.parametrize("width, n", [(2, 900_000), (64, 60_000)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_functions_of_rows_in_many_tiles(rng, width, n, reverse):
-    """Tiles, groups of tiles and groups of groups publish states; in reverse, the first tiles have no live items."""
     factors, terms = rng.choice([-1, 1], (n, width)), rng.integers(-4, 5, (n, width))
     heads, count = np.array([0, n // 3, n // 2]), n - n // 4
     x = tuple(leaf.astype(np.float32) for leaf in (factors, terms))
@@ -529,7 +521,6 @@ def test_functions_of_rows_of_floats(rng):
 @pytest.mark.parametrize("width, n", [(1, 3000), (2, 60_000), (5, 9000), (33, 3000), (64, 8000), (300, 700)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_gradients_of_rows_in_many_tiles(rng, width, n, reverse):
-    """One kernel scans cotangents backwards, and multiplies each one by the state of the next row on its way."""
     problems, dtype = (2 if n < 5000 else 1), (jnp.bfloat16 if width in (5, 64) else jnp.float32)
     factors, terms = rng.choice([-1, 1], (problems, n, width)), rng.integers(-1, 2, (problems, n, width))
     terms *= rng.random(terms.shape) < 0.02  # bfloat16 holds integers up to 256

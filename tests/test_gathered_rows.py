@@ -397,7 +397,6 @@ def test_derivatives_in_the_table_have_no_row_per_entry(is_weighted):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("groups", [0, 1, 4, 48])
 def test_derivatives_of_wide_rows(dtype, groups):
-    """CUDA sorts the entries of rows with at least LEAST_SORTED_WIDTH columns."""
     rng = np.random.default_rng(5)
     indices, heads, count = entries_of(rng)
     x, slope = drawn(rng, dtype, N, max(groups, 1), 48 // max(groups, 1)), drawn(rng, dtype, M, 48)
@@ -430,7 +429,6 @@ def test_gathered_rows_are_not_in_memory(weights):
 
 
 def test_long_segments_of_weighted_rows():
-    """Segments exceed tiles of the CPU's kernel; columns fill vectors or not."""
     rng = np.random.default_rng(11)
     entries = 6000
     for width, groups in ((1, 1), (4, 4), (5, 5), (11, 1), (24, 3), (64, 1), (66, 2), (3, 1), (40, 40), (1100, 1)):
@@ -443,7 +441,6 @@ def test_long_segments_of_weighted_rows():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_products_with_a_vector_round_the_edges_of_tiles(rng, dtype):
-    """Segments are short, empty or longer than a tile; heads at both ends, and a count, leave entries unused."""
     call = jax.jit(lambda x, h, i, w, c: mgpu.segmented_reduce(x, h, indices=i, weights=w, count=c))
     x = drawn(rng, dtype, N, 1)
     for entries in (1, 255, 1000, 1024, 2305, 7000):
@@ -459,7 +456,7 @@ def test_products_with_a_vector_round_the_edges_of_tiles(rng, dtype):
 
 
 def edges_of_tiles(n, units):
-    """Returns heads of n entries for tiles of `units` entries and ends together."""
+    """Returns heads of n entries, around edges of tiles of `units` entries and ends."""
     apart = [np.arange(0, n, units + d) for d in (-2, -1, 0, 1)]  # units - 1 entries and their end fill a tile
     empty = np.repeat([1, n // 2, n], [1, 4 * units + 1, units])  # tiles of ends only
     few = [np.array([0]), np.array([n - 1, n]), np.zeros(6 * units, int)]
@@ -469,7 +466,7 @@ def edges_of_tiles(n, units):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("width", [1, 2, 16, 300])
 def test_segments_across_the_edges_of_tiles(rng, dtype, width):
-    n, entries = 50, {16: 2112, 300: 1056}.get(width, 4224)  # a warp's search cuts these ranges into 32 equal parts
+    n, entries = 50, {16: 2112, 300: 1056}.get(width, 4224)
     call = jax.jit(lambda x, h, i, w, c: mgpu.segmented_reduce(x, h, indices=i, weights=w, count=c))
     batched = jax.jit(jax.vmap(call, in_axes=(0, None, 0, 0, 0)))
     x, weights = drawn(rng, dtype, 2, n, width), drawn(rng, dtype, 2, entries)

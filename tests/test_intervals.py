@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
-WIDE = (64,)  # elements of a row: the shortest rows of which a block's tile holds few
+WIDE = (64,)
 TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 
 def rows(rng, dtype, n, *trailing):
-    """Draws random bits, so that any changed bit shows."""
+    """Draws random items."""
     kind = jnp.dtype(dtype)
     if dtype in ("bool", "int4"):
         return rng.integers(0, 2, (n, *trailing)).astype(kind)
@@ -46,7 +46,7 @@ def shuffled_starts(rng, lengths):
 
 
 def check_all(rng, lengths, size, total, dtype="int32", trailing=(), fill_value=0):
-    """Checks all four operations; the first `total` items are live."""
+    """Checks all four operations."""
     offsets = data.heads_of(lengths)
     m, summed = len(lengths), int(lengths.sum())
     live = min(max(summed if total is None else total, 0), size)
@@ -129,7 +129,7 @@ def test_patterns(rng, pattern):
 
 @jax.jit
 def scatter_into_nines(x, starts, offsets, total):
-    """Scatters into an array of nines, which kernels fill."""
+    """Scatters into an array of nines."""
     return mgpu.interval_scatter(x, starts, offsets, jnp.full_like(x, 9), total=total)
 
 
@@ -160,7 +160,6 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
 
 
-# CUDA's kernels scatter to more 4-byte rows than this by regions, and gather from them in sweeps.
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
 CACHED = 2**14
 
@@ -248,7 +247,6 @@ def test_pairs_of_rows(rng, least, odd):
 
 @pytest.mark.parametrize("rows", [2**20, 2**24, 2**28])
 def test_scratch_memory_of_scatters_follows_what_is_moved(rows):
-    """Scratch memory depends on the moved rows, not on `into`."""
     m = min(rows, 2**24)
     x, starts = jax.ShapeDtypeStruct((m,), np.float32), jax.ShapeDtypeStruct((m,), np.int32)
     into = jax.ShapeDtypeStruct((rows,), np.float32)
@@ -273,7 +271,6 @@ def test_gathers_from_no_rows(length):
 )
 @pytest.mark.parametrize("pattern", ["one row each", "one row each, two tiles", "a few, and many empty"])
 def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
-    """A tile has more intervals than it caches, so each output reads its interval again."""
     lengths = {
         "one row each": np.ones(2815, int),
         "one row each, two tiles": np.ones(8192, int),
@@ -298,7 +295,6 @@ def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128", "bfloat16", "bool"])
 def test_into_one_element(rng, dtype):
-    """If `into` repeats one element, kernels fill the result."""
     lengths = rng.integers(0, 9, 3000)
     offsets, total = data.heads_of(lengths), int(lengths.sum())
     starts = shuffled_starts(rng, lengths)
@@ -423,7 +419,6 @@ def test_batch(rng, operation, in_axes):
 
 
 def test_a_batch_of_no_problems():
-    """A separate method for as many intervals as items also accepts a batch without problems."""
     x, starts = np.zeros((0, CACHED), np.float32), np.arange(CACHED, dtype=np.int32)
     gather = jax.vmap(lambda x: mgpu.interval_gather(x, starts, starts, CACHED))
     scatter = jax.vmap(lambda x: mgpu.interval_scatter(x, starts, starts, x))
@@ -566,7 +561,7 @@ def overlapping(rng):
 
 
 def pulled_back(starts, lengths, weights, count, total=None, **given):
-    """Returns the gradient of a weighted sum of gathered rows, and NumPy's in float64."""
+    """Returns the gradient of a weighted sum of gathered rows, and the expected one."""
     offsets = data.heads_of(lengths)
     live = int(lengths.sum()) if total is None else total
     like = jax.ShapeDtypeStruct((count, *weights.shape[1:]), weights.dtype)
@@ -588,13 +583,12 @@ def pulled_back(starts, lengths, weights, count, total=None, **given):
 
 
 def whole_weights(rng, n, *trailing, dtype="float32"):
-    """Draws small whole numbers, whose sums are exact."""
+    """Draws small whole numbers."""
     return rng.integers(-4, 5, (n, *trailing)).astype(jnp.dtype(dtype))
 
 
 @pytest.mark.parametrize("pattern", overlapping(np.random.default_rng(0)))
 def test_rows_gathered_several_times(rng, pattern):
-    """One kernel adds cotangents over intervals in order; intervals in any other order are sorted first."""
     starts, lengths = overlapping(rng)[pattern]
     size = int(lengths.sum()) + 3
     for trailing in ((), (2,), (4,), (3, 7)) if size < 10**5 else ((), (7,)):

@@ -80,7 +80,6 @@ def test_tile_edges(rng, keys, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_of_a_key_across_tiles(rng, kind):
-    """A run of one key starts before, at or after a tile's edge on either side."""
     for tile in TILES:
         for before in (tile - 2, tile - 1, tile, tile + 1):
             for a_run, b_run in ((1, 2 * tile), (2 * tile, 1), (3, tile + 1), (0, 5), (5, 0)):

@@ -76,7 +76,7 @@ def weight(x, i):
     return -int(x["number"][i]), -float(x["x"][i].sum() + int(x["text"][i].astype(int).sum()) - float(x["half"][i]))
 
 
-# Each case draws keys, and has a comparator and Python's sort key. Many keys compare equal but differ in bits.
+# A case draws keys, and has a comparator and Python's sort key.
 CASES = {
     "by size": (few, by_size, lambda x, i: abs(x[i])),
     "rationals": (rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
@@ -190,7 +190,6 @@ def by_difference(a, b):
 
 @pytest.mark.parametrize("width", [2, 3, 5])
 def test_many_items(width, rng) -> None:
-    """The sorts have many tiles and rounds: whole arrays, long and short segments, rows of a batch."""
     n, live = 70_001, 66_000
     numbers = rng.integers(0, 3000, n).astype(F32)
     x = (numbers, *(np.full(n, i, F32) for i in range(width - 1)))
@@ -275,7 +274,6 @@ def test_sets(name, rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_transformations(rng) -> None:
-    """First and second derivatives pass through the permutation; items and captured values may be batched."""
     x, weights = rng.normal(size=12).astype(F32), np.arange(12, dtype=F32)
     order = np.argsort(np.abs(x), kind="stable")
 
@@ -434,7 +432,6 @@ def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
 
 
 def test_same_programs_are_compiled_once(rng, monkeypatch) -> None:
-    """Comparators with equal code give equal programs."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     x = few(rng, 50)
     programs, sort = set(), comparator._sort_by_program
@@ -522,7 +519,6 @@ def lowered(monkeypatch, function, *arguments):
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels on cuda")
 def test_calls_for_cuda(monkeypatch) -> None:
-    """Sorts without values have no payload; captured values are operands; unbounded loops stay in plain JAX."""
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
     sort = functools.partial(mgpu.mergesort, less=lambda a, b: a * table[7] < b)
     text = lowered(monkeypatch, sort, x)
@@ -556,7 +552,6 @@ def test_calls_for_cuda(monkeypatch) -> None:
 
 @pytest.mark.long
 def test_counts_of_a_batch_over_an_explicit_mesh() -> None:
-    """The problems of the batch differ in their counts, and share the items."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     a, b = np.array([1, 4, 6, 9], np.float32), np.array([2, 3], np.float32)

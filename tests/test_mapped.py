@@ -114,9 +114,7 @@ NEGATIVES = {
 @pytest.mark.parametrize("name", NEGATIVES)
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
 def test_extrema_of_negatives(dtype, name, items, rng) -> None:
-    """ptxas compares the negated smallest int16 as if it were positive. For int32, it loses a negation, which a scan
-    shows if no item is the smallest integer.
-    """
+    """ptxas may compile negations of the smallest integers wrongly."""
     least = np.iinfo(dtype).min
     if items == "small":
         x = rng.integers(-3, 1, 7554).astype(dtype)
@@ -152,7 +150,6 @@ def test_extrema_of_negatives(dtype, name, items, rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_another_structure(rng) -> None:
-    """A map turns pytrees of items into pairs, which a function then combines."""
     n = 50
     x = {"a": rng.integers(0, 9, n).astype(U8), "b": rng.normal(size=(n, 3)).astype(F32)}
     decay, state, states = 1.0, 0.0, []
@@ -222,7 +219,7 @@ def test_derivatives(rng) -> None:
 
 
 def test_promise_of_commutativity(monkeypatch) -> None:
-    """The data of the function record the promise, so kernels need not keep the order."""
+    """The data of the function record the promise."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 
@@ -256,7 +253,7 @@ def test_errors() -> None:
     "function, in_kernels", [(jnp.sin, True), (jax.jit(jax.nn.relu), False)], ids=["plain", "with a rule"]
 )
 def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatch) -> None:
-    """JAX batches custom derivative rules as if there were no mesh, so functions with such rules stay in plain JAX."""
+    """JAX batches custom derivative rules as if there were no mesh, so such functions stay in plain JAX there."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
@@ -292,7 +289,6 @@ def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
 @pytest.mark.parametrize("operation", ["reduce", "scan", "segmented_reduce"])
 @pytest.mark.long
 def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
-    """A jitted function chooses by position; one leaf depends on the position alone."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = rng.normal(size=(len(devices), 7)).astype(F32)
@@ -320,7 +316,6 @@ def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
 
 
 def test_defaults_and_nothing() -> None:
-    """An argument with a default gets no position; without items, the function is not called."""
     x = jnp.arange(5.0)
     assert mgpu.reduce(x, map=lambda x, k=2: x * k) == 20
     assert mgpu.reduce(x[:0], map=lambda x: x + 1) == 0
@@ -371,7 +366,6 @@ extern "C" void fold{number}(const void* const* x, long n, const void* const* ca
 
 
 def test_cpp(rng, monkeypatch) -> None:
-    """The emitted C++ loads, combines and finishes items as kernels do."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     n, table = 40, rng.integers(0, 99, 500).astype(I32)
     floats, pairs = whole(rng, n), {"a": rng.integers(0, 9, n).astype(U8), "b": whole(rng, 3 * n).reshape(n, 3)}
@@ -408,7 +402,6 @@ def test_cpp(rng, monkeypatch) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda() -> None:
-    """No separate map precedes the scan's call."""
     x = jnp.arange(1000, dtype=jnp.uint8)
     text = jax.jit(lambda x: mgpu.scan(x, map=lambda x: jnp.exp(x.astype(jnp.float32))))
     text = text.trace(x).lower(lowering_platforms=("cuda",)).as_text()
@@ -421,7 +414,6 @@ def test_calls_for_cuda() -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda_in_batches_over_an_explicit_mesh() -> None:
-    """One of two batch axes is sharded, so each device scans its own rows."""
     devices = jax.devices()[:2]
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     with jax.set_mesh(mesh):

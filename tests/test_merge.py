@@ -21,7 +21,6 @@ from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# TILES are the slots that a CUDA block merges, by the widths of keys and values, and those of a CPU task.
 TILES = data.tile_sizes("merge")
 
 
@@ -31,7 +30,7 @@ def live_part(x, indices, slots):
 
 
 def check(a, b, *, descending=False, a_count=None, b_count=None, merge=mgpu.merge):
-    """Checks keys alone, keys with values that the kernel moves, and keys with rows that are gathered."""
+    """Checks keys alone, with values, and with rows."""
     counts = {"a_count": a_count, "b_count": b_count}
     slots = len(a) + len(b)
     order = oracle.merge_indices(a, b, descending, **counts)
@@ -332,7 +331,6 @@ def test_rounds_of_runs(rng, dtype, descending):
 @pytest.mark.parametrize("runs", [1, 2, 3, 8])
 @pytest.mark.parametrize("n", RUN_SIZES)
 def test_runs_of_every_size(rng, n, runs):
-    """A pair of runs does not share its last tile with the next pair."""
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
     for dtype in ("uint8", "float32"):
@@ -342,7 +340,6 @@ def test_runs_of_every_size(rng, n, runs):
 
 
 def test_many_runs(rng):
-    """Each pair of runs ends a tile, so the number of tiles grows with the number of runs."""
     n, runs = 40_000, 501
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
@@ -352,8 +349,6 @@ def test_many_runs(rng):
 
 
 def test_scratch_memory_of_runs():
-    """The size of the scratch memory depends on the number of runs, not on their ends."""
-
     def scratch(runs):
         keys, ends = np.zeros(n, np.float32), np.zeros(runs, np.int32)
         (call,) = kernel_calls(lambda a, run_ends: _merge(a=a, run_ends=run_ends, **options), keys, ends)

@@ -88,7 +88,6 @@ def with_equals(rng, keys):
 @pytest.mark.parametrize("dtype", long_but(["uint8", "float64"], ["uint8", "int32", "float32", "float64"]))
 @pytest.mark.parametrize("n", [1025, 4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
 def test_sizes_around_cells_and_tiles(rng, dtype, n):
-    # Sorts without segments have kernels of their own, and n decides the shape of their blocks.
     plain = rng.permutation(n).astype(dtype)
     for keys in (plain, with_equals(rng, plain)):
         for descending in (False, True):
@@ -141,9 +140,6 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
-# CUDA sorts cells of 2^14 keys of 4 bytes, or of 2^13 keys that have 8 bytes or values. A locality sort groups 16
-# cells, then 16 groups. A warp merges overlaps of at most 256 items; most overlaps of keys `i + rand(140)` are that
-# short.
 @pytest.mark.parametrize("cells", [16, 17, 20, 33])
 @pytest.mark.parametrize("width", [1, 25, 140, 4096, 2**14, 2**17])
 def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):
@@ -166,7 +162,7 @@ def test_nearly_sorted_keys_in_three_phases(rng, width):
 
 
 def test_more_keys_and_indices_than_merge_in_pairs(rng):
-    n = 257 * 2**13 + 5  # above 16 MB, CUDA merges four runs at a time
+    n = 257 * 2**13 + 5
     keys = rng.integers(0, 2**20, n).astype(np.int32)
     check(keys)
     check(keys, count=n - 5000)
@@ -234,7 +230,6 @@ def test_batches(rng, n, name):
             same_bits(indices[b], order.astype(np.int32))
 
 
-# Sizes decide whether CUDA counts ranks, sorts rows in blocks of 1024 or 4096 items, or puts several rows into a tile.
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 @pytest.mark.parametrize(
     ("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000), (70_000, 2), (40_000, 4), (20_000, 17)]
@@ -252,7 +247,6 @@ def test_many_short_rows(rng, rows, n, dtype):
     same_bits(indices, order)
 
 
-# CUDA does not count ranks of so many rows: several rows share a block.
 @pytest.mark.parametrize(
     "case",
     long_but(

@@ -26,7 +26,7 @@ def ranges_of(i):
     return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
 
 
-# JAX 0.10.0 describes a device by kind and cores, later versions also by its platform.
+# An AbstractDevice has two fields or three, by JAX's version.
 FIELDS = len(dataclasses.fields(jax.sharding.AbstractDevice))
 CPU, GPU = (jax.sharding.AbstractDevice(*(kind, None, kind)[:FIELDS]) for kind in ("cpu", "gpu"))
 
@@ -108,7 +108,7 @@ TWO = {
     "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, needles_count=c, **KEYS),
 }
 # Calls of IN_PLACE send no items. Those of EQUAL_PARTS send parts of equal size, by all_to_all. All others send parts
-# of any size: by ragged_all_to_all on up to eight devices (MAX_RAGGED of exchange.py), by all_to_all on more.
+# of any size: by ragged_all_to_all on up to MAX_RAGGED devices (exchange.py), by all_to_all on more.
 IN_PLACE = {
     "reduce",
     "reduce_by_key",
@@ -150,7 +150,7 @@ def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
 
 
 def program_of(call, devices):
-    """Returns the text of a program for GPUs."""
+    """Returns the text of a lowered program."""
     with warnings.catch_warnings(action="ignore"):  # without CUDA kernels, another platform stands in
         lowered = traced(call, devices).lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",))
     return lowered.as_text()
@@ -196,8 +196,7 @@ def test_programs_are_short(name):
     assert len(made.lower(lowering_platforms=("cpu",)).as_text()) <= most_text << 10
 
 
-# The most memory for operands, results and received items, as a multiple of the operands, by number of devices. On four
-# devices, a sort takes two rounds of merges, with one more array.
+# The most memory that a program needs, as a multiple of its operands, by number of devices.
 PLANS = {
     "sort": (lambda k, v: mgpu.sort(k, v, **KEYS), {2: 3.1, 4: 4.1}),
     "merge": (lambda k, v: mgpu.merge(k, v, **KEYS), {2: 3.1, 4: 3.1}),
@@ -207,7 +206,6 @@ PLANS = {
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", PLANS)
 def test_memory_that_is_planned(name, devices, monkeypatch):
-    """The exchange of GPUs writes its results to a given array."""
     mesh.use_form(monkeypatch, "_ragged")
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", lambda x, into, *sizes, axis_name: into)
     call, most = PLANS[name]
@@ -222,7 +220,6 @@ def test_memory_that_is_planned(name, devices, monkeypatch):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 def test_long_tables_are_joined_by_buckets():
-    """Repartitioned rows are joined by the kernels of a join without a mesh."""
     with warnings.catch_warnings(action="ignore"):
         call = traced(lambda k, i, c: mgpu.join(i, i, size=SLOTS, assume_sorted=False, **KEYS), 2, LONG_PERMUTATION)
         text = call.lower(lowering_platforms=("cuda",)).as_text()

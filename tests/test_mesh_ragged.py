@@ -54,7 +54,7 @@ def by_ranges(rng, devices):
 
 
 def of_segments(x, keys, order, segments, count):
-    """Returns results of all functions of segments, per segment or per item."""
+    """Returns results of functions of segments."""
     given = {"count": count, **KEYS} if count is not None else KEYS
     ranked = {"largest": True, **given}
     return {

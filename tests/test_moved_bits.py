@@ -1,8 +1,7 @@
 """Moved items keep their bits, including NaNs of narrow floats, and have derivatives.
 
-Where XLA's CPU code repeats or selects floats of less than 32 bits, it converts them to float32, which quiets NaNs. Its
-optimizations and emitters decide where, so these tests compile with optimizations. With `--optimized`, as in .ci/run,
-they use the newer emitters, which users have.
+XLA's CPU code may convert floats of less than 32 bits to float32, which quiets NaNs. Its optimizations decide where, so
+these tests compile with optimizations.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ def test_keys_that_serve_a_whole_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_first_items_of_groups(dtype):
-    """Some places hold no group."""
     x = every_pattern(dtype)
     keys = np.arange(len(x), dtype=np.int32)
     expected = np.append(x, np.zeros(1, x.dtype))
@@ -66,7 +64,6 @@ def test_first_items_of_groups(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_few_keys_that_serve_an_outer_batch(dtype):
-    """XLA would repeat so few items in a vectorized loop, as floats."""
     x = every_pattern(dtype)
     b = x[np.isnan(x.astype(np.float32))][:60]
     a = np.zeros((2, 1, 4), b.dtype)
@@ -76,7 +73,6 @@ def test_few_keys_that_serve_an_outer_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_constant_rows_that_serve_a_batch_over_a_mesh(dtype):
-    """If XLA splits a call, all operands need the batch axes, so operands without them are repeated."""
     x = every_pattern(dtype)
     x = x[np.isnan(x.astype(np.float32))][:60]
     mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
@@ -129,7 +125,6 @@ def test_values_of_sets_and_columns_of_joins(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_keys_of_a_batch_along_another_axis(dtype):
-    """On CPUs without instructions for bfloat16, XLA would transpose such keys as float32."""
     x = every_pattern(dtype)
     x = np.resize(x[np.isnan(x.astype(np.float32))], (17, 3))  # equal keys stay where they are
     same_bits(jax.jit(jax.vmap(mgpu.sort, in_axes=1))(x), x.T)
@@ -137,7 +132,6 @@ def test_keys_of_a_batch_along_another_axis(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_rows_of_columns_of_joins(dtype):
-    """XLA's CPU code would select among vectors of floats."""
     x = every_pattern(dtype)
     rows = np.stack([x, x[::-1]], 1)
     keys = np.arange(len(x), dtype=np.int32)
@@ -148,7 +142,6 @@ def test_rows_of_columns_of_joins(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_subnormal_keys_that_serve_a_batch(dtype):
-    """CPUs with instructions for bfloat16 flush subnormals when they convert."""
     keys = np.tile(np.array([0, 1], "uint16"), 16).view(jnp.dtype(dtype))
     heads = np.stack([np.arange(0, 32, 2, np.int8)] * 2)
     ranks = jax.jit(lambda keys, heads: jax.vmap(lambda heads: mgpu.rank(keys, heads, "dense"))(heads))
@@ -274,7 +267,6 @@ def test_padding_of_sorted_search():
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_values_looked_up_in_a_batch(dtype):
-    """Keys are close together in one row of the batch and far apart in the other, so rows take different branches."""
     x = every_pattern(dtype)[:300]
     places = np.arange(len(x), dtype=np.int32)
     keys = np.stack([places, places * 7_000_000])

@@ -28,7 +28,7 @@ FEW_DTYPES = ["uint8", "int32", "bfloat16", "float64"]
 
 @pytest.fixture
 def selected_on_cuda(monkeypatch):
-    """Makes CUDA select even among few items and in long segments, which it would otherwise sort."""
+    """Makes CUDA select where it would otherwise sort."""
     monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_LONG_SEGMENTS", 0)
     monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
     monkeypatch.setattr(ranks, "CUDA_SORTED_SEGMENT", 2**40)
@@ -79,7 +79,7 @@ def test_unique_gives_what_is_asked_for(rng):
 
 
 def first_of(x, begin, end, k, largest):
-    """Returns the first k items' indices in a stable sort's order."""
+    """Returns the indices of the first k items in a stable order."""
     return begin + oracle.sort_indices(x[begin:end], descending=largest)[:k]
 
 
@@ -100,14 +100,13 @@ def test_top_k(rng, dtype):
             assert int(found) == len(order)
 
 
-# Rows share a task, have one each, or are split into parts.
 @pytest.mark.parametrize(("rows", "n"), [(300, 40), (5, 3000), (2, 2**16), (1, 2**16 + 1), (2, 200_001)])
 @pytest.mark.parametrize(
     "dtype", long_but(["uint8", "bfloat16", "float64"], ["uint8", "float32", "bfloat16", "int64", "float64"])
 )
 def test_top_k_of_rows(rng, rows, n, dtype):
     x = data.random_keys(rng, dtype, rows, n)
-    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each item beats the previous one, or none does
+    x[-1, 1::2] = np.sort(x[-1, 1::2])
     counts = np.resize(np.array([n, n - 1, n // 5, 3, 0], np.int32), rows)
     for k, largest in ((1, True), (n // 50 + 2, False), (n // 4, True)):
         top = jax.vmap(lambda x, count, k=k, largest=largest: mgpu.top_k(x, k, largest=largest, count=count))
@@ -126,7 +125,7 @@ def keys_of_kind(rng, dtype, kind, *shape):
         return np.full(shape, 7, jnp.dtype(dtype))
     if kind == "descending":
         return np.broadcast_to(-np.arange(shape[-1]).astype(dtype), shape)
-    if kind == "sampled":  # if the sampled items beat all others, the bound is too strict
+    if kind == "sampled":  # the sampled items are the largest
         n = shape[-1]
         x = -np.arange(n)
         places = top_k_sample(n, jnp.dtype(dtype).itemsize)
@@ -136,10 +135,10 @@ def keys_of_kind(rng, dtype, kind, *shape):
 
 
 def top_k_sample(n, itemsize):
-    """Returns the positions that CUDA's top_k samples: two vectors of 16 bytes per stretch."""
+    """Returns positions that CUDA's top_k may sample."""
     pair = 32 // itemsize
     places = []
-    for sample in (512, 1024, 2048, 4096):  # the sample depends on a block's threads, and on whether blocks share a row
+    for sample in (512, 1024, 2048, 4096):
         stretches = np.arange(sample // pair, dtype=np.uint64)
         stride = n // len(stretches)
         hashes = (stretches + 1) * np.uint64(0x9E3779B9) & np.uint64(2**32 - 1)
@@ -164,8 +163,6 @@ def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
             same_bits(best.indices, order.astype(np.int32))
 
 
-# On CUDA, these cases have one, two or three levels of blocks, many rows, the largest k of the kernels, or a k for
-# which it sorts. Among equal items, positions decide: "ascending" has few values.
 @pytest.mark.parametrize("kind", long_but(["random", "ascending"], ["random", "ascending", "descending", "sampled"]))
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(
@@ -191,8 +188,6 @@ def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
 
 @pytest.mark.parametrize("n", [0, 1, 2048, 2049, 100_000, 2**20])
 def test_top_k_of_no_items(n):
-    """Some parts keep no items, so later levels have none."""
-
     def call(x):
         return jax.vmap(lambda x: mgpu.top_k(x, 0))(x)
 
@@ -203,12 +198,11 @@ def test_top_k_of_no_items(n):
     same_bits(best.count, np.zeros(2, np.int32))
 
 
-# Lengths are around the limits of all shapes of CUDA's kernel for short rows, and one is beyond.
 SHORT_ROWS = [0, 1, 2, *(edge + d for edge in (8, 32, 64, 256, 512, 1024, 2048) for d in (-1, 0, 1))]
 
 
 def short_rows(rng, dtype, rows, n):
-    """Returns rows of random keys, corner values, few values, one value, sorted keys, and best items a warp apart."""
+    """Returns rows of several kinds."""
     place = np.arange(n)
     kinds = [
         data.random_keys(rng, dtype, n),
@@ -223,7 +217,6 @@ def short_rows(rng, dtype, rows, n):
     return np.array([kinds[row % len(kinds)].astype(jnp.dtype(dtype)) for row in range(rows)]).reshape(rows, n)
 
 
-# Each length needs its own programs, so few variants are run.
 @pytest.mark.parametrize(
     "dtype",
     long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),
@@ -231,7 +224,7 @@ def short_rows(rng, dtype, rows, n):
 @pytest.mark.long
 def test_top_k_of_short_rows(rng, dtype):
     for i, n in enumerate(SHORT_ROWS):
-        rows = 67 if n <= 33 else 9  # more rows than a warp takes on CUDA
+        rows = 67 if n <= 33 else 9
         x = short_rows(rng, dtype, rows, n)
         for k, largest in ((8, i % 2 == 0), ((1, n, 13, 64, 2)[i % 5], i % 2 == 1)):
             counts = np.where(rng.random(rows) < 0.5, n, data.row_counts(rng, n, rows)).astype(np.int32)
@@ -245,7 +238,6 @@ def test_top_k_of_short_rows(rng, dtype):
 
 
 def test_a_sort_in_the_place_of_a_selection_agrees(rng):
-    """CUDA sorts instead of selecting where that is faster."""
     x = data.random_keys(rng, "float32", 3, 500)
     counts = np.array([[500], [44], [3]], np.int32)
     fallback = jax.jit(jax.vmap(lambda *operands: REGISTRY["top_k"].fallback(*operands, k=50, largest=1)))
@@ -255,7 +247,7 @@ def test_a_sort_in_the_place_of_a_selection_agrees(rng):
 
 
 def lengths_at_edges(operation, most):
-    """Returns lengths around those where kernels change their method, and some empty segments."""
+    """Returns lengths around edges of kernels, and some empty segments."""
     edges = (1, 32, 64, *data.tile_sizes(operation))
     return np.array([0, *(edge + d for edge in edges if edge < most for d in (-1, 0, 1)), 0, most, 0, 5])
 
@@ -283,7 +275,6 @@ def test_top_k_of_segments_of_any_length(rng, dtype, kind):
 @pytest.mark.parametrize("mean", [0.5, 3, 7, 14, 30, 60])
 @pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
 def test_top_k_of_many_short_segments(rng, dtype, mean):
-    """Four segments have lengths of their own, up to 1,100; some segments are followed by an item in no segment."""
     m = int(3000 / (mean + 1))
     lengths = np.concatenate([rng.poisson(mean, m), [1100, 40, 300, 17]])
     lengths = rng.permutation(lengths)
@@ -297,7 +288,7 @@ def test_top_k_of_many_short_segments(rng, dtype, mean):
 def test_top_k_of_segments_of_a_batch(rng, shared):
     x, counts = rng.integers(0, 50, (3, 2500)).astype(np.int16), np.array([2500, 1300, 0], np.int32)
     heads = np.sort(rng.integers(0, 2600, (3, 40)), axis=1).astype(np.int32)
-    heads[1:, 3:] = 100  # more items than a warp takes
+    heads[1:, 3:] = 100
     x, heads = (x[:1] if shared == "x" else x), (heads[:1] if shared == "heads" else heads)
     axes = (None if shared == "x" else 0, None if shared == "heads" else 0, 0)
     given = [y[0] if axis is None else y for y, axis in zip((x, heads, counts), axes, strict=True)]
@@ -343,7 +334,7 @@ CANDIDATE_KINDS = ["random", "equal", "few", "ascending", "descending", "special
 
 
 def rows_of_kind(rng, dtype, kind, rows, n):
-    """Returns rows whose sampled bound is right, wrong, or equal to many items."""
+    """Returns rows of one kind."""
     kind_of = jnp.dtype(dtype)
     x = data.random_keys(rng, dtype, rows, n)
     if kind == "equal":
@@ -414,7 +405,6 @@ def test_candidates_of_top_k(rng, dtype):
 
 
 def test_which_kernels_select(rng):
-    """CUDA reduces for one item, and selects up to 2,048 in blocks. For more, it sorts candidates or all items."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x = jax.ShapeDtypeStruct((2**20,), np.float32)
@@ -428,7 +418,6 @@ def test_which_kernels_select(rng):
 
 
 def test_which_kernels_select_in_segments(rng):
-    """CUDA's kernels select up to 32 items of a segment; for more, segments are sorted."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x, heads = jax.ShapeDtypeStruct((2**20,), np.float32), jax.ShapeDtypeStruct((2**15,), np.int32)
@@ -443,7 +432,6 @@ def kernels_on_cuda(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bfloat16"])
 def test_the_first_item_alone(rng, dtype):
-    """The reduction that replaces a selection of one item breaks ties alike; NaN is the largest item for both."""
     for rows, n in ((3, 2049), (2, 70_001)):
         x = rng.choice(data.special_keys(dtype), (rows, n))
         x[0] = data.random_keys(rng, dtype, n)
@@ -569,8 +557,6 @@ LONG_ROWS = [("float32", kind) for kind in ("random", "equal", "few", "half", "d
 LONG_ROWS += [(dtype, kind) for dtype in ("float64", "uint8", "bfloat16") for kind in ("random", "half")]
 
 
-# From 2^24 items on, CUDA looks for a rank in a sampled interval. In "half", most items equal its ends; in "misled", it
-# misses the rank.
 @pytest.mark.parametrize("case", long_but([("float32", "misled")], LONG_ROWS), ids=str)
 def test_quantiles_of_long_rows(rng, case):
     dtype, kind = case
@@ -601,7 +587,6 @@ def test_quantiles_of_long_rows(rng, case):
 @pytest.mark.long
 @pytest.mark.parametrize("count", [None, 0, 3])
 def test_ranks_past_the_items_give_the_last_item(count):
-    """Cuts over a mesh axis ask for ranks past the items."""
     x, ranks = jnp.array([5, 1, 4, 2], jnp.int32), jnp.array([0, 2, 3, 9, -1], jnp.int32)
     live = np.sort(np.asarray(x)[:count])
     given = jnp.array([] if count is None else [count], jnp.int32)
@@ -623,14 +608,13 @@ def test_quantiles_of_a_batch(rng):
     np.testing.assert_allclose(shared, np.quantile(x[0], q), rtol=1e-9)
     few = jax.vmap(lambda at: mgpu.quantile(x[0], at))(q[:2, 0])
     np.testing.assert_allclose(few, np.quantile(x[0], q[:2, 0]), rtol=1e-9)
-    many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)  # more ranks than CUDA's kernels take
+    many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)
     np.testing.assert_allclose(many, np.quantile(x, q.reshape(-1), axis=1).T, rtol=1e-9)
     assert np.isnan(mgpu.quantile(np.append(x[0], np.nan), 0.5))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
 def test_histogram_as_numpy(rng, dtype):
-    """The last bin includes its upper edge."""
     x = rng.integers(0, 40, 500).astype(dtype)
     floats = np.float32 if dtype == "float32" else np.float64
     for bins, limits in ((10, None), (8, (3, 35)), (1, (5.5, 20.25)), (64, (0, 64)), (5, (7, 7))):
@@ -692,7 +676,6 @@ def test_old_names_warn_once(old, new):
 
 @pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
 def test_methods_of_quantiles(rng, method):
-    """All methods give NumPy's results, also for a rank halfway between two."""
     q = np.array([0, 0.125, 0.25, 0.375, 0.5, 0.9, 1, np.nan])
     for n, dtype in ((1, "float32"), (5, "float32"), (9, "int16"), (12, "bfloat16"), (1000, "int32")):
         x = rng.integers(-50, 50, n).astype(jnp.dtype(dtype))
@@ -735,7 +718,7 @@ def test_ranks_of_long_segments_are_exact():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_quantiles_rise_between_their_neighbours(rng, dtype):
-    """Quantiles ascend in q, also near multiples of 1 / 4096; between equal neighbours, they equal these."""
+    """Quantiles ascend in q; between equal neighbours, they equal these."""
     dtype = jnp.dtype(dtype)
     wide = np.float64 if dtype == np.float64 else np.float32
     edges = (np.arange(0, 4097, 17) / 4096).astype(wide)
@@ -781,7 +764,7 @@ def test_quantiles_beside_infinities():
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_quantiles_at_whole_ranks_are_items(dtype, real):
-    """If q is k / (n - 1), rounded, the result is an item; a neighbour's weight would make it infinite."""
+    """If q is k / (n - 1), rounded, the result is an item."""
     for n in (4, 6, 7, 10, 11, 21, 101):
         ranks = np.arange(n)
         x = np.where(ranks == ranks[:, None], 5, np.where(ranks < ranks[:, None], -np.inf, np.inf)).astype(dtype)
@@ -793,7 +776,7 @@ def test_quantiles_at_whole_ranks_are_items(dtype, real):
 
 
 def test_derivatives_of_quantiles_that_are_rounded():
-    """The derivatives in the items sum to 1, also if rounding decides which two items share them."""
+    """The derivatives in the items sum to 1."""
     x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)
     q = np.linspace(0, 1, 501, dtype=np.float32)
     shares = jax.jit(jax.jacrev(mgpu.quantile))(x, q)
@@ -831,7 +814,6 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Ids are uniform, all equal, or nearly all negative. Up to 12,288 counters fit shared memory on CUDA."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1
@@ -865,7 +847,6 @@ def test_histogram(rng, dtype):
 @pytest.mark.parametrize("kind", ["random", "equal"])
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_histogram_between_many_edges(rng, dtype, kind):
-    """Edges compare by rank: NaN is above all, -0 equals 0."""
     n = max(data.tile_sizes("count_bins")) + 5
     x = keys_of_kind(rng, dtype, kind, 2, n)
     for m, edge_kind in ((2, "equal"), (2, "random"), (101, "random"), (2048, "random"), (2049, "random")):

@@ -19,7 +19,6 @@ from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Sizes are around short rows, CUDA's chunks and the CPU's tiles, and around the items and ends of a segmented tile.
 HEADS = 24
 SIZES = sorted(
     {0, 1, 2, 3, 31, 32, 33, 63, 255, 1000, 300_001}
@@ -99,7 +98,6 @@ def test_segments_of_every_kind(rng, op):
 @pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_long_segments(rng, op, dtype):
-    """CUDA reduces a tile, of up to 4,064 items and ends, by rows of a warp if it has at most eight ends."""
     n = 100_003
     x = items(rng, dtype, op, n)
     lengths = np.array([0, 1, 2, 127, 128, 129, 255, 256, 257, 511, 1000, 1023, 1024, 1025, 4063, 4064, 4065, 9000])
@@ -114,7 +112,6 @@ def test_long_segments(rng, op, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
 def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
-    """On CUDA, one thread per end finds the tiles if there are up to 16 ends per tile, and up to 4 tiles per end."""
     n = 300_001
     x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)
@@ -142,7 +139,6 @@ def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_short_segments(rng, op, dtype):
-    # The CPU takes 32 segments of up to 8 items at once, if at least 8 items of the array follow each head.
     n, m = 3000, 640
     x = items(rng, dtype, op, n)
     for longest in (1, 8, 9, 12, 30):
@@ -217,7 +213,6 @@ def test_the_first_extremum_wins():
 @pytest.mark.parametrize("op", ["argmin", "argmax"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_first_extrema_among_floats_of_every_class(rng, dtype, op):
-    """CUDA reduces a row by a few lanes, a warp or a block."""
     classes = [
         [0.0, -0.0],
         [np.inf],
@@ -277,7 +272,6 @@ def test_batches(rng, op, rows, n):
         same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
 
 
-# Rows have one to eight whole vectors per lane or thread, less than a vector, or no whole number of them.
 ROW_LENGTHS = [1, 2, 4, 7, 8, 16, 24, 48, 96, 100, 128, 144, 384, 496, 512, 528, 768, 1000, 1024, 1536, 2048, 4096]
 ROW_LENGTHS += [8192, 16_384]
 
@@ -317,7 +311,6 @@ def test_small_batches_of_sums(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64"])
 def test_plain_sums_of_integers_wrap(rng, dtype):
-    """Sums of integers are computed in a wider type if there is one, and then wrap."""
     limits = np.iinfo(dtype)
     x = rng.integers(limits.min, limits.max, 1000, dtype, endpoint=True)
     for x64 in (False, True) if x.itemsize < 8 else (True,):
@@ -328,7 +321,6 @@ def test_plain_sums_of_integers_wrap(rng, dtype):
             same(wide, oracle.reduce(x, "add"))
 
 
-# Columns fill vectors or not; rows are in one tile or several.
 @pytest.mark.parametrize(("n", "columns"), [(100, 1), (700, 29), (9000, 64), (70_001, 8), (3, 300), (0, 5)])
 @pytest.mark.parametrize(
     ("op", "dtype"), [("add", "int16"), ("mul", "float64"), ("max", "bfloat16"), ("argmin", "int32")]
@@ -344,7 +336,6 @@ def test_batches_of_columns(rng, op, dtype, n, columns):
 
 
 def test_columns_are_read_where_they_lie(rng):
-    """A transpose of a batch over the last axis would take longer than the sums."""
     x, heads = items(rng, "float32", "add", 500, 64), np.arange(0, 500, 9, np.int32)
 
     def text(axis):
@@ -442,7 +433,6 @@ def test_runs_round_the_edges_of_tiles(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 def test_tiles_with_few_runs_and_with_many(rng, dtype):
-    """A tile stores heads as positions or as a bitmap."""
     for tile in data.tile_sizes("run_heads"):
         few = tile // 16
         counts = np.array([few, 0, tile, few + 1, 1, few - 1, few, 0, 2, tile // 2])
@@ -464,7 +454,6 @@ def test_tiles_with_few_runs_and_with_many(rng, dtype):
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("length", [2, 30, 100_000])
 def test_runs_of_many_keys(rng, rows, length):
-    """The result has room for all runs, or for half."""
     n = 10_000_019 // rows
     heads = rng.random((rows, n)) < 1 / length
     heads[:, 0] = True

@@ -41,7 +41,7 @@ CASES = [
 
 
 def rows(rng, dtype, op, *shape):
-    """Draws items whose results are exact; for operators of ROUNDED and STATISTICS, items of moderate size."""
+    """Draws items that suit an operator."""
     if dtype == "bool":
         return rng.random(shape) < 0.7
     if op in ROUNDED or op in STATISTICS:
@@ -131,7 +131,6 @@ def test_sizes_of_rows(rng, n, width):
 @pytest.mark.parametrize("width", [1, 2, 7, 33, 130])
 @pytest.mark.parametrize("segments", [1, 40, 4000])
 def test_tiles_of_rows(rng, width, segments):
-    """Segments cross edges of tiles, and some tiles have many ends."""
     for dtype in ("float32", "float64"):
         n = min(3 * max(data.tile_sizes("reduce_rows")) // width // 2 + 3, 30_000)
         x = items(rng, dtype, "add", n, width)
@@ -161,7 +160,7 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_sums_and_products_of_integers_have_the_type_of_jnp(wide):
-    """Reductions widen narrow integers like jnp.sum; scans keep their type like jnp.cumsum."""
+    """Reductions widen narrow integers; scans keep their type."""
     with jax.enable_x64(wide):
         for dtype, value in (
             ("int8", -120),
@@ -217,7 +216,7 @@ def test_sums_and_products_of_bools_have_the_type_of_jnp(wide):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
 def test_means_of_equal_items_are_that_item(dtype):
-    """For these numbers, the sum times the reciprocal of the number of items would miss the mean."""
+    """For these numbers, the sum times the reciprocal of the number of items may miss the mean."""
     with jax.enable_x64(False):
         for n, value in ((41, 127), (49, 98), (107, 101)):
             x = np.full(n, value, jnp.dtype(dtype))
@@ -240,7 +239,6 @@ def test_means_of_equal_items_are_that_item(dtype):
 
 
 def test_quotients_that_are_off_are_corrected(rng):
-    """A GPU's quotients are approximate; those up to two ulps off are corrected."""
     correct = jax.jit(named_operators.corrected_quotient)
     for exponent in range(1, 24, 4):
         items = rng.integers(1, 2**exponent, 4096).astype(np.float32)
@@ -251,7 +249,7 @@ def test_quotients_that_are_off_are_corrected(rng):
                 next_quotients = np.nextafter(expected, towards)
                 for quotients in (expected, next_quotients, np.nextafter(next_quotients, towards)):
                     off = np.abs(np.asarray(correct(quotients, sums, items)) - expected)
-                    assert np.sum(off > 0) <= 1  # a quotient halfway between two floats may round to either
+                    assert np.sum(off > 0) <= 1  # one of them may round the other way
                     assert np.all(off <= np.spacing(np.abs(expected)))
     sums, items = np.float32([np.inf, -np.inf, np.nan, 0, -0.0, 3e38]), np.float32([3, 4, 5, 0, 6, 1])
     with np.errstate(invalid="ignore"):
@@ -373,7 +371,6 @@ GAPS = [
 
 
 def test_a_batch_of_ends_over_an_explicit_mesh(rng):
-    """The problems of the batch share heads; each has its own ends."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (2 * len(devices), 12)).astype(np.int32)
@@ -458,7 +455,7 @@ def test_sizes_by_id(rng, n, size, width):
 
 
 def combined_by_id(x, ids, size, op):
-    """Combines each id's items by NumPy's unordered updates; "argmin" finds the first minimum by a sort."""
+    """Combines each id's items."""
     inside = (ids >= 0) & (ids < size)
     if op == "argmin":
         result = np.full(size, -1, np.int32)
@@ -483,7 +480,6 @@ ANY_ORDER = [
 
 @pytest.mark.parametrize(("op", "dtype"), ANY_ORDER)
 def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
-    """A table holds all results, or they are too many for it."""
     n = 50_000
     for size in (1, 3_000, 200_000):
         reduced = jax.jit(lambda x, ids, count, size=size: mgpu.reduce_by_id(x, ids, size, op, count=count))
@@ -495,7 +491,6 @@ def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
 
 @pytest.mark.parametrize("op", ["max", "add"])
 def test_batches_by_id_where_order_does_not_matter(rng, op):
-    """The problems share rows; each has its own ids."""
     x, ids = rng.integers(-9, 9, (6_000, 3)).astype(np.int32), rng.integers(-1, 2_001, (4, 6_000)).astype(np.int32)
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, 2_000, op)))(ids)
     limits = np.iinfo(np.int32)
@@ -508,7 +503,6 @@ SUMMED = ["float32", "float16", "bfloat16"]
 
 @pytest.mark.parametrize("dtype", SUMMED)
 def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
-    """An id's items differ in magnitude."""
     n, dtype = 30_000, np.dtype(dtype)
     for size in (1, 900, 40_000):
         reduced = jax.jit(lambda x, ids, size=size: mgpu.reduce_by_id(x, ids, size))
@@ -525,7 +519,6 @@ def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
 
 
 def test_float_sums_by_id_of_special_items(rng):
-    """Some ids have infinities and NaNs; some items are tiny, huge, or zeros of either sign."""
     x = np.array([1, np.inf, np.inf, -np.inf, np.nan, 2, -np.inf, 2e-38, 3e-38, 3e38, 3e38, -0.0, -0.0, 5], np.float32)
     ids = np.array([0, 1, 1, 2, 3, 4, 1, 5, 5, 6, 6, 7, 7, 9], np.int32)
     with np.errstate(all="ignore"):
@@ -564,7 +557,6 @@ def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
 
 
 def test_ids_by_sorting_give_the_same(rng):
-    """Without room for all results, CUDA sorts by id, in plain JAX around other kernels."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _by_sorting
 
@@ -581,7 +573,6 @@ def test_ids_by_sorting_give_the_same(rng):
 )
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_gathered_rows_over_tiles(rng, dtype, width, op):
-    """Some rows are out of range; tiles span problems, and vectors have each width."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce import reduce_rows
 
@@ -627,7 +618,6 @@ def test_derivatives_of_rows(rng, op):
 
 
 def test_batches_of_blocks_over_an_explicit_axis(rng):
-    """Items and results have several trailing axes."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (len(devices), 5, 2, 4), np.int32)
@@ -705,7 +695,6 @@ def test_misuse(call, error, message):
 @pytest.mark.parametrize("width", [2, 3, 8, 65, 66])
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "bfloat16", "float32", "float64"])
 def test_short_rows_are_read_as_wider_ones(rng, dtype, width):
-    """`reduce` reads many short rows as fewer, wider ones if their number is even."""
     n = 1 << 15 if width < 10 else 1 << 11
     x = rng.integers(0, 3, (n, width)).astype(jnp.dtype(dtype))
     x[rng.random(x.shape) < 0.999] = 1  # so that products are exact

@@ -18,10 +18,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
-# CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items that depends on the widths of item
-# and state.
 TILES = data.tile_sizes("scan")
-# Items of 4 bytes that fill more tiles of 16 KB than two levels of CUDA's look-back cover.
 MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
@@ -168,8 +165,6 @@ def test_batches(rng, op, rows, n):
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 def test_batches_of_rows_of_every_length(rng, op, dtype):
-    """The length of rows decides whether CUDA scans them with restarts, by a warp each, or by tiles of 16 KB."""
-
     @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
     def scan(x, counts, **form):
         one = functools.partial(mgpu.scan, op=op, **form, return_total=True)
@@ -336,8 +331,6 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
 # ---- Initial items --------------------------------------------------------------------------------------------------
 
-# The kernel of long rows starts from the initial item; after other kernels, a second pass combines it with their
-# results.
 INITIAL_SHAPES = [(0,), (1,), (5,), (1000,), (4097,), (300_001,), (3, 17), (5, 2048), (2, 40_000), (3, 33_333), (2, 0)]
 
 

@@ -335,10 +335,7 @@ def test_unused_results_are_not_computed(rng):
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.parametrize("shape", [(N,), (N, 16), (4, N, 16)], ids=["vector", "rows", "batch"])
 def test_gradient_by_emit_is_two_scans(shape):
-    """The first scan writes the used leaf; the second reads the items in place.
-
-    In scans of rows, the second one also multiplies its results by the states before them, which gives the gradient.
-    """
+    """The first scan writes the used leaf; the second reads the items in place."""
 
     def used(a, b):
         return jnp.sum(jnp.square(mgpu.scan((a, b), lambda a, b: affine(jnp, a, b), emit=lambda state: state[1])))

@@ -212,7 +212,7 @@ def test_derivatives_through_keys_and_values(rng, descending):
 
     check_grads(jax.jit(sort), (keys, values["rows"], values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
 
-    def carried(keys, vector):  # a leaf of 8 bytes, which the kernel moves
+    def carried(keys, vector):
         return mgpu.segmented_sort(keys, heads, vector, descending=descending)
 
     check_grads(jax.jit(carried), (keys, values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
@@ -354,7 +354,6 @@ def test_broken_segments_stay_in_their_row(seed, form):
 
 
 def test_a_chain_inside_one_jit(rng):
-    """Segments are sorted, cut by a count from the data, and sorted the other way."""
     n = 5000
     keys, heads = data.random_keys(rng, "int32", n), random_heads(rng, n, 16)
 
@@ -383,10 +382,9 @@ def test_results_are_the_same_bits_every_time(rng):
 @pytest.mark.parametrize("name", ["segmented_sort", "segmented_sort_indices", "mergesort", "locality_sort_indices"])
 @pytest.mark.parametrize("dtype", ["uint32", "float64"])
 def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
-    """The lowering's formula gives the scratch memory of CUDA's handler."""
     n = 1 << 26
     keys = jax.ShapeDtypeStruct((n,), dtype)
-    # Segments of 2^15 narrow keys are sorted by digits; the counts of digits take room for each segment.
+    # Counts of digits take room for each long segment.
     many = {n // 4: 1.08 if dtype == "uint32" else 1.05}
     few = {n // 2**15 - 1: 1.08, n // 2**19 - 1: 1.05}
     cases = {**many, **few} if name.startswith("segmented") else {0: 1.05}

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 MANY = (1 << 17) + 3  # enough needles for CUDA to make a search tree
 
-# Items of both operands that a CUDA block merges, by the width of keys, and that a CPU task merges.
 TILES = data.tile_sizes("sorted_search", "sorted_match")
 SIDES = ("left", "right")
 
@@ -59,7 +58,7 @@ COUNTS = {
 
 
 def check(a, b, a_count, b_count):
-    """Checks all operations on a pair; each shape compiles once."""
+    """Checks searches, matches and counts of a pair."""
     counts = np.int32(a_count), np.int32(b_count)
     found = {side: oracle.sorted_search(a, b, side, *counts) for side in SIDES}
     for side in SIDES:
@@ -92,7 +91,6 @@ def test_sizes_given_by_counts(rng, dtype):
         check(data.sorted_keys(rng, dtype, 3234, count=n_a), data.sorted_keys(rng, dtype, 5676, count=n_b), n_a, n_b)
 
 
-# For the first two sizes, each needle is searched separately.
 @pytest.mark.parametrize("sizes", [(1, 70000), (1000, 70000), (70000, 1), (0, 0), (0, 5), (5, 0), (1, 1)], ids=str)
 def test_sizes_given_by_shapes(rng, sizes):
     for dtype in ("uint16", "float64"):
@@ -116,7 +114,6 @@ def test_a_tile_and_one_less_and_one_more(rng, dtype):
             )
 
 
-# Runs of equal keys cross the edges of tiles, on one side or on both.
 @pytest.mark.parametrize("keys", [1, 2, 13, 2**31])
 def test_keys_from_a_range(rng, keys):
     a, b = (np.sort(rng.integers(0, keys, LONG)).astype(np.uint32) for _ in range(2))
@@ -245,7 +242,7 @@ def test_unsorted_input_does_no_harm(rng):
         assert 0 <= matches.b_match_count <= n_b
         found = np.asarray(mgpu.sorted_search(a, b))
         assert found.shape == (n_a,)
-    assert np.all((found >= 0) & (found <= LONG))  # few needles in a long haystack take binary searches
+    assert np.all((found >= 0) & (found <= LONG))
 
 
 def test_what_a_misuse_says():
@@ -285,7 +282,7 @@ def sorted_in_segments(haystack, heads, count=None, ends=None):
 
 
 def needles_for(rng, haystack, n, m):
-    """Returns needles, half of them from the haystack, and ids from -2 to m + 1; those of segments are below m."""
+    """Returns needles, some of them from the haystack, and ids from -2 to m + 1."""
     needles = data.random_keys(rng, haystack.dtype.name, n)
     if len(haystack):
         taken = rng.choice(haystack.view(f"u{haystack.dtype.itemsize}"), n).view(haystack.dtype)
@@ -308,7 +305,6 @@ def test_segments_of_every_key_type(rng, dtype):
         check_in_segments(*needles_for(rng, haystack, 1500, 40), haystack, heads, **counts)
 
 
-# Sizes are around the needles that a thread, a block, or a task on the CPU takes.
 @pytest.mark.parametrize("sizes", [(0, 5), (1, 0), (1, 1), (15, 90), (17, 300), (1025, 300), (4105, 7)], ids=str)
 def test_sizes_of_segmented_searches(rng, sizes):
     n, size = sizes
@@ -358,7 +354,6 @@ def test_ids_and_heads_of_every_integer_type(rng, kind):
     check_in_segments(needles, ids, haystack, np.minimum(heads, kind(120)).astype(np.int32))
 
 
-# Columns have 48, 64, 72 and 200 bits; ranks replace the last two.
 @pytest.mark.parametrize(
     "form",
     [
@@ -548,7 +543,7 @@ def test_the_plain_lowering_agrees(rng):
             )
 
 
-# ---- Many needles (from 2^17 on, or 2^10 in each row), which CUDA looks up with a search tree ------------------------
+# ---- Many needles ----------------------------------------------------------------------------------------------------
 
 
 def expected_in_segments(needles, ids, haystack, heads, side):
@@ -561,8 +556,6 @@ def expected_in_segments(needles, ids, haystack, heads, side):
     return np.where((ids >= 0) & (ids < len(heads)), found, -1)
 
 
-# Shared memory has room for up to 2^15 keys of 32 bits; a node of the tree has eight. With three levels above the keys,
-# nodes for keys of 64 bits have prefixes.
 @pytest.mark.parametrize("m", [0, 1, 31, 1000, 16_385, 32_777, 262_200, 300_011], ids=str)
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_many_needles_of_every_key_type(rng, dtype, m):
@@ -576,7 +569,6 @@ def test_many_needles_of_every_key_type(rng, dtype, m):
         same(run(needles, haystack, side, count=np.int32(live)), expected)
 
 
-# Many of these keys have equal prefixes, or there are only a few different keys.
 @pytest.mark.parametrize("keys", ["pairs", "powers", "two clusters", "few values", "dense"])
 def test_many_needles_of_64_bits(rng, keys):
     m = 300_011
@@ -645,7 +637,6 @@ def test_many_needles_in_segments_with_gaps_and_counts(rng):
     check_in_segments(needles, ids, haystack, heads, ends=ends, **counts)
 
 
-# Rows begin anywhere in a sector; the search tree of a row fits shared memory, or has levels outside of it.
 @pytest.mark.parametrize("sizes", [(33_001, 41_003), (3000, 1001), (70_001, 7)], ids=str)
 @pytest.mark.parametrize("dtype", ["uint32", "float64", "int16", "uint8"])
 def test_rows_of_many_needles(rng, dtype, sizes):
@@ -704,7 +695,6 @@ def test_needles_in_any_order_of_every_key_type(rng, dtype):
             same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
 
 
-# A CPU looks needles up in sorted order if there are at least CPU_LONG needles and the haystack is as long.
 LONG_PAIRS = ((CPU_LONG, 1000), (CPU_LONG, CPU_LONG + 5))
 
 
@@ -720,7 +710,6 @@ def test_sizes_of_searches_in_any_order(rng, sizes):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
 def test_one_segment(rng, dtype):
-    """A CPU has a separate method for one range; needles without a segment get -1."""
     haystack = data.in_order(data.random_keys(rng, dtype, 300))
     needles, ids = data.random_keys(rng, dtype, 77), rng.integers(-1, 2, 77).astype(np.int32)
     run = jax.jit(

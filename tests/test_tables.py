@@ -27,7 +27,7 @@ form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 def few_keys(rng, form, n):
-    """Draws few values, some equal with different bits."""
+    """Draws few values."""
     columns = tuple(rng.choice(rng.choice(data.special_keys(d), 4), n) for d in form)
     return columns if len(columns) > 1 else columns[0]
 
@@ -144,7 +144,6 @@ def test_lookup(rng, form):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
-    """Keys are looked up by their distance from the smallest one if the table has few gaps; here, one may be long."""
     monkeypatch.setattr(tables, "CPU_MIN_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
@@ -169,7 +168,6 @@ def test_lookup_of_numbers(rng, dtype, monkeypatch):
 
 @form
 def test_many_lookups(rng, form):
-    """CUDA searches for each of many keys, other platforms sort them; neither does if the table has few gaps."""
     n, m = (1 << 17) + 1, 3000
     keys, table = few_keys(rng, form, n), few_keys(rng, form, m)
     ranks, table_ranks = ranks_of(keys, table)
@@ -194,7 +192,6 @@ def test_many_lookups_in_a_table_with_gaps(rng):
 @pytest.mark.parametrize("m", [0, 40, 400])
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float32", "complex64"])
 def test_lookups_of_hundreds_of_keys(rng, dtype, m):
-    """A CPU takes the values by a kernel, in a batch by loops of XLA."""
     n = 2 * tables.CPU_MIN_DISPATCHED
     with jax.enable_x64(True):
         keys, table = rng.integers(0, 2 * m + 1, (3, n)), rng.permutation(2 * m)[:m]
@@ -225,7 +222,7 @@ def test_derivatives_of_lookups_of_hundreds_of_keys(rng):
 
 
 def test_a_lookup_runs_on_its_callers_thread():
-    """XLA runs programs of 1,000 operations on another thread, but does not count those of kernels."""
+    """XLA runs programs of many operations on another thread."""
     keys, values = jnp.arange(tables.CPU_MIN_PLACED - 1), jnp.ones(tables.CPU_MIN_PLACED - 1)
     compiled = jax.jit(mgpu.lookup).trace(keys, keys, values).lower(lowering_platforms=("cpu",)).compile()
     assert "cpu" not in mgpu.backends() or compiled.cost_analysis()["flops"] < 1000
@@ -410,7 +407,6 @@ def test_segmented_shift(rng):
 
 @pytest.mark.parametrize(("dtype", "trailing"), [("int8", ()), ("float32", ()), ("uint16", (3,)), ("float32", (40,))])
 def test_segmented_shift_over_tiles(rng, dtype, trailing):
-    """Heads are spread out, crowded around a tile's edge, or all past the last item; no head is at position 0."""
     n = 20_011 if not trailing else 5_003
     program = jax.jit(lambda x, heads, by, count: mgpu.segmented_shift(x, heads, by, 7, count=count))
     x = rng.integers(0, 100, (n, *trailing)).astype(dtype)
@@ -424,7 +420,6 @@ def test_segmented_shift_over_tiles(rng, dtype, trailing):
 
 @pytest.mark.parametrize("n", [13, 9_000])
 def test_segmented_shift_of_batches(rng, n):
-    """Each operand, including the distance and the fill value, is given for each row or shared by the batch."""
     x = rng.normal(size=(3, n, 2)).astype(np.float32)
     heads = np.sort(rng.integers(0, n + 1, (3, 5)), axis=1).astype(np.int32)
     by, fill, count = np.array([1, -2, 0], np.int32), np.array([5, 6, 7], np.float32), np.array([n, n - 3, 0], np.int32)

@@ -1,4 +1,4 @@
-"""Every operation of the registry under every transformation."""
+"""Operations of the registry under transformations of JAX."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
     long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # so many rows take the join by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
-    covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows would be transposed
+    covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))
     row, key = jax.ShapeDtypeStruct((1 << 17,), np.float32), jax.random.key(0)
-    sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # CUDA sorts only candidates
+    sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)
     covered |= primitives(sorts, row, jax.ShapeDtypeStruct((0,), np.int32))
     covered |= primitives(lambda x: mgpu.sample_logits(key, x, top_p=0.9), row)
     rows = jax.ShapeDtypeStruct((hash_groups.LEAST_ROWS,), np.int32)  # so many rows are grouped by tables
@@ -214,7 +214,6 @@ def test_donated_arguments(example, rng):
 
 @every_function
 def test_without_jit(example, rng):
-    """Under jax.disable_jit, a kernel runs like any primitive of JAX."""
     arguments = example.make(rng, np.float32)
     expected = example.call(*arguments)
     with jax.disable_jit():

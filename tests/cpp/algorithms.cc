@@ -127,7 +127,6 @@ TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
     using Key = decltype(zero);
     for (int repeat = 0; repeat < 300; ++repeat) {
       const auto keys = [&] {
-        // Keys are spread evenly, clustered near either end, or of few values, and sometimes unsorted.
         std::vector<Key> result(draw(random, 0, 3000));
         const int64_t kind = draw(random, 0, 4);
         for (Key& key : result) {

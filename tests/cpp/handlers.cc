@@ -1,6 +1,5 @@
-// Calls every operation's CPU function as XLA's handler does: on operands that break each precondition, on unsupported
-// arrays and attributes, and without memory. Arrays have exactly their size, so that sanitizers see any access outside
-// of them.
+// Calls the CPU functions of operations as XLA's handlers do: on garbage, on unsupported arrays and attributes, and
+// without memory. Arrays have exactly their size, so that sanitizers see any access outside of them.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -67,7 +66,7 @@ class Garbage {
       case 1: lead_ = {2, draw(0, 3)}; break;
       default: break;
     }
-    // Large lengths take several tasks, and are never batched.
+    // Large lengths are not batched.
     const bool large = lead_.empty() && draw(0, 7) == 0;
     largest_ = large ? int64_t{1} << draw(15, 17) : int64_t{1} << draw(0, 9);
   }
@@ -122,8 +121,7 @@ class Garbage {
 
   const std::vector<Array>& results() const { return results_; }
 
-  // Whether the k-th allocation of the call failed. The call must then report it, except in bucket_join, where
-  // std::stable_sort works without memory too.
+  // Whether the k-th allocation of the call failed. The call must then report it, except in bucket_join.
   bool fails_at(int64_t k, const char* name, void (*function)(const Call&, cpu::Executor&), cpu::Executor& executor) {
     const Call call{name, operands_, results_, attributes_};
     bool tells = false;

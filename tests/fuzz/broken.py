@@ -104,7 +104,7 @@ Broken = tuple[np.ndarray, int | None]  # an argument, and the first position at
 
 
 def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
-    """Draws keys whose first disorder is at a known position; the pair there may be subnormal."""
+    """Draws keys whose first disorder is at a known position."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
@@ -136,7 +136,7 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
-    """Draws segment numbers in place of heads: an error, as a number past the items repeats before a larger one."""
+    """Draws segment numbers in place of heads."""
     if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # unsigned heads past the items are not compared
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests import data, oracle
 
-# Sizes of tiles, cells and groups of the kernels.
+# Some drawn sizes lie near multiples of these.
 EDGES = (32, 64, 256, 512, 640, 704, 896, 1024, 1152, 1344, 1408, 1792, 2048, 2560, 2816, 3072, 3584, 4080, 4096, 5120)
 EDGES += (5632, 6144, 7168, 8160, 8192, 12288, 16384, 32768)
 LARGEST = 40_000
@@ -32,7 +32,7 @@ class Call:
     Attributes:
       text: the call in words.
       draw: draws valid operands of fixed shapes and types. With `mixable`, a batch may mix operands of several draws.
-      oracle: returns the expected leaves, in the classes of `compare.py`.
+      oracle: returns the expected leaves.
       differentiable: the operands that have derivatives; small steps keep their order.
       linear: the differentiable operands in which the call is jointly linear.
       finite: whether operands and results have no NaN.
@@ -70,7 +70,7 @@ class Shape:
         return options[int(self.rng.integers(len(options)))]
 
     def size(self) -> int:
-        """Draws a size: mostly small, sometimes large, sometimes near the edge of a tile."""
+        """Draws a size."""
         at = self.rng.random()
         if self.derivative:
             n = int(self.rng.integers(0, 11))
@@ -213,10 +213,7 @@ def drawn(count: Count | None, rng: np.random.Generator) -> np.ndarray | None:
 
 
 def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: bool = False) -> Any:
-    """Draws keys: any bits and corner values, few values, or a narrow range. For derivatives, all are distinct.
-
-    All columns except one have few values, so that most tuples share values with others.
-    """
+    """Draws keys; for derivatives, distinct ones."""
     if isinstance(dtype, Columns):
         varied = int(rng.integers(len(dtype.dtypes)))
         return tuple(keys(shape, rng, d, n, few=few or i != varied) for i, d in enumerate(dtype.dtypes))
@@ -246,7 +243,7 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
 ) -> tuple[Any, Any]:
-    """Draws two sorted arrays that share keys. For derivatives, a and b share none, not even if of different draws."""
+    """Draws two sorted arrays that may share keys. For derivatives, a and b share none, even if of different draws."""
     both = keys(shape, rng, dtype, n_a + n_b)
     if isinstance(dtype, Columns):
         copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
@@ -284,7 +281,7 @@ def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
 
 
 def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: bool = True) -> np.ndarray:
-    """Draws non-decreasing positions from 0 to n, and padding past n if the type holds it."""
+    """Draws non-decreasing positions, from 0 to n; with `padding`, some may be larger."""
     last = min(n, int(np.iinfo(dtype).max))
     at = rng.random()
     if at < 0.15 and n:
@@ -303,7 +300,7 @@ def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: 
 
 
 def lengths_of(rng: np.random.Generator, m: int, limit: int) -> np.ndarray:
-    """Draws m lengths, at most `limit` together: all 1, a few long ones, or random."""
+    """Draws m lengths, at most `limit` together."""
     if m == 0:
         return np.zeros(0, np.int64)
     at = rng.random()

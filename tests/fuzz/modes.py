@@ -105,7 +105,7 @@ class Mix:
         return dataclasses.replace(batch, oracle=oracle)
 
     def jax_repeats(self, call: Call, k: int, leaf: Any, operands: dict[str, Any]) -> bool:
-        """Whether result k has narrow floats that do not depend on the batch: XLA's CPU repeats them as float32."""
+        """Whether result k has narrow floats and does not depend on the batch."""
         if not _is_narrow(leaf):
             return False
         one = over_dict(call)
@@ -149,7 +149,7 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
 
 
 def _any_nan(leaf: Any) -> Any:
-    """Makes an expected leaf of narrow floats accept any NaN: lax.scan on a CPU makes NaNs quiet."""
+    """May make an expected leaf accept any NaN: lax.scan on a CPU makes some NaNs quiet."""
     if isinstance(leaf, Batch):
         return Batch([_any_nan(row) for row in leaf.leaves])
     narrow = ("float8", "bfloat16") if jax.__version_info__ < (0, 11) else ("float8",)
@@ -198,7 +198,7 @@ Start = Callable[[dict[str, Any]], Any]
 
 
 def eager(call: Call, sample: Any) -> Start:
-    """Runs without jit, in turn on NumPy arrays, JAX arrays and Python numbers."""
+    """Runs without jit, on NumPy arrays, JAX arrays and Python numbers."""
     del sample
     # Within a loop or branch, JAX's vmap fails for a custom_jvp of NumPy arrays.
     inside = call.text.startswith(("scan", "while", "cond"))
@@ -259,7 +259,7 @@ def twice(call: Call, sample: Any) -> Start:
 
 
 def fits_checks(words: list[str]) -> bool:
-    """Whether the only error that checks can report is too many results, whose number the oracle knows."""
+    """Whether a call can run with checks."""
     if {"shared", "short"} & set(words):
         return False
     return "derivative" not in words or not any(word.startswith("size=") for word in words)
@@ -327,9 +327,7 @@ def mesh_of(axis_type: Any) -> Any:
 
 
 def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
-    """Returns the call over a mesh: a batch by shard_map, a batch by XLA on Auto or Explicit axes, or an operation's
-    own axis.
-    """
+    """Returns the call over a mesh, as a batch or along its own axis."""
     # XLA gathers an operation's own axis through sums, in which subnormals may become zeros.
     kind = str(
         rng.choice(["shard_map", "explicit", "auto", *["own_explicit"] * (call.finite and " of " not in call.text)])

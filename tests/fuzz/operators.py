@@ -19,7 +19,7 @@ OPERATORS = ("add", "add", "mul", "min", "max", "argmin", "argmax")
 
 
 def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -> np.ndarray:
-    """Draws items that an operator combines without overflow, so that any order is right."""
+    """Draws items that an operator may combine in any grouping."""
     kind = jnp.dtype(dtype)
     if kind.kind in "iu" or op not in ("add", "mul"):
         return draw.keys(shape, rng, dtype, n)
@@ -88,7 +88,7 @@ class Named:
         return oracle.segmented_scan(magnitudes, heads, "add", False, *form)
 
     def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
-        """Returns the results of segments; with `widens`, integers have the type of jnp.sum."""
+        """Returns the results of segments; `widens` widens narrow integers."""
         results = oracle.segmented_reduce(x, heads, self.name, count)
         if not (widens or self.gives_index):
             results = results.astype(x.dtype)
@@ -191,10 +191,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
-    """Draws options: a dtype to which items are converted first or, for a function, whether it commutes; or none.
-
-    No item is subnormal in a float dtype, because XLA's threads may flush subnormals.
-    """
+    """Draws options: a dtype to which items are converted, or whether a function commutes."""
     if isinstance(operator, Function):
         commutes = operator.name in ("plus", "maximum") and shape.flag(0.3)
         return {"commutative": True} if commutes else {}

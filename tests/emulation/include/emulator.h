@@ -1,9 +1,9 @@
 // Runs CUDA kernels on a CPU, one block after the other, on one thread of the CPU. The threads of a block are fibers:
-// each runs until it waits at a barrier or for values of other lanes. They run in a random order, which
-// differs from block to block, so the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1 draws other
-// orders.
+// each runs until it waits. They run in a random order, so the
+// results of a kernel with a missing barrier may vary.
+// MGPU_EMULATED_SEED=1 draws other orders.
 //
-// It finds
+// It can find
 // - wrong results, by the tests;
 // - a missing barrier of a block or warp, unless the results do not depend on the order of its threads;
 // - blocks that end without a wait for the kernel before theirs, if their launch lets them start before its end;
@@ -64,7 +64,7 @@ struct Votes {
 Votes exchange(unsigned mask, uint64_t value);
 int count_block(bool vote);
 
-// 32-bit addresses of shared memory, which consists of static variables of this library.
+// 32-bit addresses of shared memory.
 uint32_t address_of(const void* shared);
 void* at_address(uint32_t address);
 
