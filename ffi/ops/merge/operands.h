@@ -19,7 +19,7 @@ struct RunSplits;
 // Attributes: descending, payload, size. Results: keys [.., size], and the payload; size is n_a + n_b. With run_ends, A
 // consists of consecutive runs that end at these positions, the first beginning at 0; all of B and the counts are
 // absent. Runs 0 and 1 are merged into their own slots of the result, and so are runs 2 and 3, and so on. The results
-// are then the first `size` slots of A, in which all runs end; slots after the last run get 0.
+// are then the first `size` slots of A, in which all runs end; slots after the last run get 0 (indices: -1).
 struct MergeOperands {
   struct Payload {
     const void* data = nullptr;  // null means indices into the concatenation of A and B

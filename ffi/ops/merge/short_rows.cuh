@@ -1,4 +1,4 @@
-// A few threads per row merge it in shared memory, and each starts at its split of merge path.
+// Threads of a row merge it in shared memory, and each starts at its split of merge path.
 #pragma once
 
 #include "ops/common/payload.h"

@@ -11,7 +11,7 @@
 
 namespace mgpu::cpu {
 
-// Passes common widths as constants, with which a copy takes one or two instructions, and other widths as 0.
+// Passes common widths as constants, and other widths as 0.
 template <typename Visit>
 void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   switch (row_bytes) {

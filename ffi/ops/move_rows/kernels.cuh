@@ -67,7 +67,7 @@ __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   if (base + static_cast<int>(threadIdx.x) < count) copy(base + threadIdx.x, std::false_type{});
 }
 
-// An address takes two instructions if the width is a constant; kRowBytes is 0 for widths known at run time.
+// kRowBytes is 0 for widths known at run time.
 template <int kRowBytes>
 __device__ int64_t width_of(const Rows& rows) {
   return kRowBytes > 0 ? kRowBytes : rows.row_bytes;
@@ -87,8 +87,8 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
   }
 }
 
-// A thread makes many moves at once if marks have 32 bits. Marks have 64 bits in a searched tile and where slots are
-// read from device memory; they take more registers, so moves are few.
+// A thread makes many moves at once if marks have 32 bits.
+// Wider marks take more registers, so moves are few.
 using ManyMoves = std::integral_constant<int, 8>;
 using FewMoves = std::integral_constant<int, 2>;
 
@@ -124,8 +124,8 @@ __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   });
 }
 
-// Six blocks keep enough loads in flight, and leave enough of the L1 cache to hold them; eight take a third longer.
-// Words that are not of 4 bytes, and routes that scatter (not Route::fills), take more registers than six blocks leave.
+// The least number of blocks on a multiprocessor. Words that are not of 4 bytes, and routes that scatter (not
+// Route::fills), take more registers than six blocks leave.
 template <typename Word, typename Route>
 constexpr int word_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800

@@ -23,8 +23,8 @@ __device__ RowMove move_in_row(const WorkRows& rows, const Route& route, int slo
   });
 }
 
-// Blocks per multiprocessor: as many as its threads allow, if that spills at most 28 bytes; else as many as registers
-// allow.
+// The least number of blocks on a multiprocessor: as many as
+// its threads allow, if the kernel then has enough registers.
 template <typename Word, bool kWideRows, typename Route>
 constexpr int short_row_blocks() {
   using Slot = typename Route::Slot;

@@ -1,6 +1,6 @@
-// Finds the items at the sought ranks, which are positions in sorted order. Keys are read as words that compare as the
-// keys do (Order::rank). A pass for each digit of these words, the most significant first, counts the next digit of the
-// words that begin with the digits known so far.
+// Finds the items at the sought ranks, which are positions
+// in sorted order. There is a pass for each digit of the
+// keys' words (Order::rank), the most significant first.
 #pragma once
 
 #include "ops/order_statistics/task.cuh"

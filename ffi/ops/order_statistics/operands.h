@@ -9,7 +9,7 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Each pass finds digits of this many bits.
+// Each pass finds digits of at most this many bits.
 constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 

@@ -7,14 +7,14 @@ namespace mgpu {
 // The most ranks whose counters fit a block's shared memory on every device.
 constexpr int kMaxRanks = 7;
 constexpr int64_t kRankPart = 1 << 14;  // a row has at most ceil_div(length, kRankPart) blocks
-// A sample of a long row gives an interval for each rank. One quantile has three ranks: its two neighbours, and the
-// last one. If a row has fewer than kRankSampledRow items, or all rows together have fewer than kRankSampledItems,
-// passes over whole rows are faster.
+// A sample of a row gives an interval for each rank, if there
+// are at most kMaxIntervals ranks, and if rows have at least
+// kRankSampledRow items each and kRankSampledItems together.
 constexpr int kMaxIntervals = 3;
 constexpr int64_t kRankSampledRow = 1 << 18;
 constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
-constexpr int64_t kRankGatheredPart = 1 << 15;  // the fewest collected items per block: its counters take time to add
+constexpr int64_t kRankGatheredPart = 1 << 15;  // the fewest collected items per block
 
 // Disjoint intervals in ascending order, which should contain the sought items. The ends are words that compare as the
 // keys do (Order::rank).

@@ -1,7 +1,7 @@
 // Narrows long rows down before the passes of order_statistics. A sample gives, for each sought rank, an interval that
-// almost certainly contains its item. One pass collects the items in the intervals, a few percent of the row, and
-// counts the items below each. The passes go over the collected items. They go over the whole row if an interval missed
-// its item, or if the collected items do not fit their memory.
+// should contain its item. One pass collects the items between the ends of intervals, and counts those below and at the
+// ends. The passes then go over the collected items or, if these do not suffice, over the whole row
+// (RankIntervals::holds_all).
 #pragma once
 
 #include "cuda/block/select_digits.cuh"
@@ -72,13 +72,13 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   const int64_t stride = live / kSample;
 #pragma unroll 8
   for (int i = threadIdx.x; i < kSample; i += kRankThreads) {
-    // The place within each part of the row is random, so that the sample does not match a period of the row.
+    // A hash selects the place within each part of the row, so that the sample does not match a period of the row.
     const uint64_t place = (static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u >> 32) * static_cast<uint64_t>(stride) >> 32;
     sample[i] = task.order.rank(task.order.encode(keys[i * stride + static_cast<int64_t>(place)]));
   }
   __syncthreads();
   const auto select = [&](int number) {
-    // The selection stops once at most 1/256 of the sample is left: that widens the interval only a little.
+    // The selection stops once at most 1/256 of the sample is left.
     return select_digits.template operator()<Word>(
         kSample, number, [&](int i) { return sample[i]; }, [](int) { return true; },
         [](const auto& known) { return known.matching <= kSample / 256; });
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
       }
       continue;
     }
-    // The interval extends five standard deviations to each side. In random rows, one of a million misses its item.
+    // The interval extends five standard deviations to each side, and a few items more.
     const float share = static_cast<float>(rank) / static_cast<float>(live);
     const float deviation = sqrtf(kSample * share * (1 - share));
     const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;
@@ -201,7 +201,7 @@ struct GatherTile {
   }
 };
 
-// Items stay in shared memory until the warp writes many at a time.
+// Collected items are staged in shared memory.
 template <typename Word>
 struct WarpStage {
   static constexpr int kItems = GatherTile<Word>::kItems;

@@ -133,11 +133,11 @@ class SegmentedReduce {
     return begin;
   }
 
-  // Heads of 64 bits become 32-bit distances from the group's begin. Returns false if a distance has more bits.
+  // Like reduce_group, for heads of either width. Those of 64 bits become distances from the group's begin.
   bool reduce_heads_of_group(IndexVector heads, int64_t begin, int64_t limit, int64_t row_begin,
                              int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {
-      return false;  // states of several numbers are too wide for vector instructions to gain anything
+      return false;  // states of several numbers gain nothing
     } else {
       if (!heads.wide) {
         return reduce_group(static_cast<const int32_t*>(heads.data) + 1, limit, row_begin, row_begin, entries);

@@ -15,9 +15,9 @@ struct RowLanes {
   bool many;  // whether a lane has many vectors
 };
 
-// Lanes that share a row have at least four vectors each; two if at most four lanes share a row; 15 for the index of an
-// extremum, except of float32. If rows are too few to fill the device, more lanes share a row, with over two vectors
-// each. Other numbers of lanes take up to 40% longer (H200).
+// Selects how many lanes share a row. If rows are too few
+// to fill the device, more lanes share a row, with over two
+// vectors each.
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
@@ -33,8 +33,8 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   return {lanes, vectors >= kManyVectors * lanes};
 }
 
-// Reduces rows in equal shares, by one block per row or by up to a warp. A share has at least two vectors, or all of a
-// shorter row. Returns false if no kernel has shares of the row's length.
+// Reduces rows in equal shares, by one block per row or by up to a
+// warp. Returns false if no kernel has shares of the row's length.
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// Blocks reduce chunks of a fixed size, then one block per row reduces the chunks' states, so that the order of
-// combination depends only on the shape. A warp reduces one or several short rows.
+// Blocks reduce chunks of rows, then one block per row reduces the chunks' states. There are other kernels for short
+// rows, and for rows that are whole vectors.
 #pragma once
 
 #include "cuda/block/packed_rows.cuh"
@@ -12,12 +12,12 @@ namespace mgpu::cuda::reducing {
 
 constexpr int kThreads = 256;
 
-// The vectors that a thread loads before it uses the first. They are few for bytes: a vector of bytes makes 16 states.
+// The vectors that a thread loads before it uses the first.
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 
-// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each. With fewer
-// vectors, more loads in flight do not pay for the registers that they take.
+// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each
+// (reduce_short_rows with kMany).
 template <typename Operator>
 constexpr int kManyLoads = Operator::kGivesIndex || sizeof(typename Operator::Element) < 4 ||
                                    sizeof(typename Operator::State) > 8 || !Operator::kCommutes
@@ -197,8 +197,8 @@ constexpr int kPacks = 2;
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 
-// Rows without dead items, of whole vectors or of a half or a quarter of a vector. If rows are short, loading
-// parameters and computing addresses takes most of the time, so this has few members.
+// Rows without dead items, of whole vectors or of a half or a quarter of a vector. This has few members, because
+// parameters take time to load.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;
@@ -207,9 +207,9 @@ struct WholeRows {
   int length;
 };
 
-// A thread's share of the row that begins at `begin` is kVectors vectors of kItems items, interleaved with the other
-// threads' vectors. No thread checks where the row ends: a check would cost sums of a few microseconds 2 to 25% of
-// their time.
+// A thread's share of the row that begins at `begin` is
+// kVectors vectors of kItems items, interleaved with the other
+// threads' vectors. No thread checks where the row ends.
 template <typename Operator, int kItems, int kVectors>
 __device__ __forceinline__ typename Operator::State fold_share(const WholeRows<Operator>& rows, const Operator& op,
                                                                int64_t begin, int thread, int threads) {
@@ -292,8 +292,8 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) rows.result.store(row, op.finish(state, begin));
 }
 
-// A warp reduces two packs: one or four take 2 to 7% longer. A pack is as many rows as 32 vectors hold, one vector per
-// lane.
+// A warp reduces kPacks packs. A pack is as many rows as 32
+// vectors hold, one vector per lane.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) reduce_packs(const __grid_constant__ WholeRows<Operator> rows,
                                                          const __grid_constant__ PackedRows packed, Operator op) {

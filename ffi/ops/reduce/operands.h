@@ -17,7 +17,7 @@ struct ReduceOperands : OperatorOperands {
   explicit ReduceOperands(const Call& call);
   ReduceOperands(const Call& call, const Arguments& in);
 
-  // These are for CUDA (plan.h). Scratch memory holds one state per chunk.
+  // These are for CUDA (plan.h). Scratch memory holds one state per chunk, unless rows are short.
   int64_t chunk_items() const;
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
   bool has_short_rows() const;

@@ -6,13 +6,13 @@
 
 namespace mgpu {
 
-// The bytes of a row that a block reduces. With 64 KB, a block keeps loads in flight, and 2^27 bytes make 2048 blocks.
-// If there are more bytes, a block reduces twice as many.
+// The bytes of a row that a block reduces (a chunk). If all rows have
+// more bytes than kReduceMaxChunks chunks, a chunk is twice as long.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMaxChunks = 2048;
-// If there are kReduceMinBlockRows to kReduceMaxBlockRows rows, of up to kReduceBlockRowBytes each, one block reduces a
-// row. These blocks fill the reference device once. With fewer or longer rows, or a second wave of blocks, most
-// multiprocessors would wait for the last row.
+// If there are kReduceMinBlockRows to kReduceMaxBlockRows rows, of
+// up to kReduceBlockRowBytes each, a chunk is a whole row. One block
+// reduces it, and these blocks fill the reference device about once.
 constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
 constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;
@@ -27,8 +27,8 @@ struct SegmentTiling {
   int64_t state_bytes;
   int64_t largest_bytes;  // the bytes of a state, or of an item if that is larger
 
-  // A block consumes fewer items and ends than it has room for, because its items begin and end between multiples of 16
-  // bytes.
+  // A block consumes fewer items and ends than it has room for,
+  // because its items may begin and end between multiples of 16 bytes.
   static constexpr int tile_units(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile() - 32; }
 
   int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }

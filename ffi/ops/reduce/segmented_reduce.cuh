@@ -1,5 +1,5 @@
 // Items and segment ends are consumed in one order, in equal tiles for segments of any lengths (unit_tiles.cuh). A tile
-// stores the results of segments that begin and end in it. A second kernel joins the tiles' first and last segments.
+// stores the results that its ends close, but for its first end: a second kernel joins the parts of that segment.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -222,8 +222,8 @@ __device__ __forceinline__ typename Operator::State fold_lanes(const Operator& o
   return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
 }
 
-// Reduces a tile with few ends: lane i has the place of end i. If items may be reordered, a warp folds its lanes only
-// at ends. An end belongs to the warp that has the item before it; ends before all items belong to the first warp.
+// Reduces a tile with few ends: lane i has the place of end i. If items may be reordered, a warp does not fold its
+// lanes in each row. An end belongs to the warp that has the item before it, or to the first warp.
 template <typename Operator>
 __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                     const TileUnits& units, const TilePlaces& places,
@@ -257,8 +257,8 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // Items are extracted before the branch: code for it in both branches makes maxima of int8 take 18% longer, if
-    // segments have 700 items on average.
+    // Items are extracted before the branch: code for it in
+    // both branches makes maxima of int8 slower.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));
@@ -355,7 +355,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
       }
     }
   };
-  if (units.items > 0) {  // without items, all segments are empty
+  if (units.items > 0) {  // without items, all parts of segments are empty
     if (heads.wide) {
       put_heads(static_cast<const int64_t*>(heads.data));
     } else {
@@ -515,9 +515,9 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
   wait_for_last_kernel();
   const int64_t block_tile = int64_t{blockIdx.x} * kJoinThreads;
   const int64_t tile = block_tile + threadIdx.x;
-  // The kernel is bound by latency, so it loads everything at once, needed or not.
+  // Loads everything at once, needed or not.
   const Sum own = open_of(tile);
-  Sum before_block = open_of(block_tile - 1);  // that tile usually has an end
+  Sum before_block = open_of(block_tile - 1);
   typename Operator::State opening = op.identity();
   int64_t end = 0;
   if (tile < reduction.tiles.tiles) {

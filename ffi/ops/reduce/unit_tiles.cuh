@@ -12,7 +12,7 @@ namespace mgpu::cuda {
 constexpr int kPartitionThreads = 256;
 constexpr int kSearchLanes = 4;
 
-// Like warp_partition_point, with fewer instructions, for a search whose latency counts.
+// Like warp_partition_point, with fewer instructions.
 template <typename Predicate>
 __device__ __forceinline__ int64_t search_by_warp(int64_t begin, int64_t end, Predicate before) {
   while (begin < end) {
@@ -49,8 +49,8 @@ struct UnitTiles {
         units(units),
         items_before(items_before) {}
 
-  // Whether one thread per end finds the tiles that begin there, instead of a search per tile. This pays if there are
-  // few ends per tile and few tiles per end.
+  // Whether one thread per end finds the tiles that begin
+  // there, instead of a search per tile.
   MGPU_HOST_DEVICE bool are_placed_by_ends() const { return total_ends <= 16 * tiles && tiles <= 4 * total_ends; }
 
   unsigned partition_blocks() const {

@@ -1,9 +1,9 @@
-// These kernels serve operators for which the order of items does not matter: sums of integers, extrema and their
-// positions, bitwise operators. Atomic operations on integers give the same bits in any order. Each block combines
-// items in a table in shared memory as far as possible, and then combines the table with the states in device memory.
-// If the table holds all results, an item goes to the entry of its result. Otherwise several results share an entry:
-// the first to reach it keeps it, and items of the other results go directly to device memory. Frequent ids come early
-// and get entries, so few atomic operations collide in device memory. docs/notes/by_id.md tells what else was tried.
+// These kernels serve operators whose states are integers, if the order of items does
+// not matter (`in_any_order`). A block combines its items by atomic operations in a
+// table in shared memory, and then combines the table with the states in device memory.
+// If the table does not hold all results, the first result to reach an entry keeps it,
+// and items of other results go directly to device memory. docs/notes/by_id.md has the
+// trials.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -16,7 +16,7 @@ namespace mgpu::cuda::id_combining {
 constexpr int kThreads = 1024;
 constexpr int kMaxTaggedEntries = 8192;
 constexpr uint32_t kNobody = ~uint32_t{0};
-constexpr int64_t kMaxPartItems = int64_t{1} << 30;  // items per block; with one more row, at most 2^31
+constexpr int64_t kMaxPartItems = int64_t{1} << 30;  // items per block, before Part rounds up
 static_assert(kMaxPartItems + kMaxIdColumns <= int64_t{1} << 31);
 
 constexpr int kInFlight = 4;  // items that a thread combines at a time; as many more are loaded ahead
@@ -54,8 +54,8 @@ struct Part {
   unsigned count;
   bool has_vectors;
 
-  // More than two columns of one id are loaded as a vector only if the block's table holds all results. In device
-  // memory, it is faster if neighbouring lanes combine neighbouring states at once than if one lane does.
+  // More than two columns of one id are loaded as a vector only if the block's table holds all
+  // results.
   __device__ Part(const IdCombination<Operator>& combination, bool in_table)
       : size(combination.size), width(combination.width) {
     const int64_t problem = combination.problem(), part = blockIdx.x - problem * combination.parts;
@@ -144,8 +144,8 @@ struct Part {
     }
   }
 
-  // Past the end, the last item is loaded again: unguarded loads are all in flight at once, while guarded ones wait for
-  // each other.
+  // Past the end, the last item is loaded again, as loads behind branches would wait for each
+  // other.
   template <typename Id, typename Use, typename Begin>
   __device__ __forceinline__ void for_each_item(const Id* ids, unsigned from, Use use, Begin begin) const {
     Element next[kInFlight];
@@ -212,8 +212,8 @@ __device__ __forceinline__ unsigned entry_of(uint32_t slot) { return slot ^ (slo
 
 MGPU_HOST_DEVICE int64_t whole_entries(int64_t slots) { return ceil_div<int64_t>(slots, 32) * 32; }
 
-// The places of the states of a thread's items: in the block's table, or in device memory. If a table does not hold all
-// results, several slots share an entry, and the first to reach it gets it.
+// The places of the states of a thread's items: in the block's table, or in device memory. The table has tags unless it
+// holds all results.
 template <bool kHoldsAll, int kItems>
 class Places {
  public:
@@ -245,7 +245,7 @@ class Places {
     return in_table_[k] ? table + entry(k) : states + (is_used(k) ? slots_[k] : 0);
   }
 
-  // The code is separate for each kind of memory, as their atomic operations differ.
+  // Calls use(place), in separate code for each kind of memory.
   template <typename State, typename Use>
   __device__ __forceinline__ void visit(int k, State* table, State* states, Use use) const {
     if constexpr (kHoldsAll) {
@@ -258,7 +258,7 @@ class Places {
   }
 
  private:
-  // Slots whose numbers differ by a large power of two get different entries.
+  // Spreads slots whose low bits are equal.
   __device__ __forceinline__ unsigned entry(int k) const {
     constexpr unsigned kSpread = 5461;
     return (entry_of(slots_[k]) + (slots_[k] >> 14) * kSpread) & mask_;
@@ -269,14 +269,14 @@ class Places {
   bool in_table_[kItems];
 };
 
-// Whether all lanes of a warp have the same slot. Such lanes combine their values first, as their atomic operations
-// would wait for each other.
+// Whether all lanes of a warp have the same slot. Such lanes can combine their values without atomic
+// operations.
 __device__ __forceinline__ bool are_alike(uint32_t slot) {
   return __all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0));
 }
 
-// Reads the current value of a state that other threads change, or a recent one. If an item would not improve a recent
-// value, no atomic operation is needed, because the current value is at least as good.
+// Reads the current value of a state that other threads change, or a recent one. If an idempotent operator does not
+// change a recent value by an item, the item does not change the current one.
 template <typename State>
 __device__ __forceinline__ State read_state(const State* at) {
   return *static_cast<const volatile State*>(at);

@@ -23,9 +23,7 @@ class ReduceById {
         width_(operands.width),
         result_(cpu::results_of<Operator>(operands)) {}
 
-  // A part has at least four rows per id, two if rows have one column, so that combining the states of parts costs less
-  // than adding the rows. The parts follow only from the shapes, so that float results do not depend on the number of
-  // threads.
+  // The parts follow only from the shapes, so that float results do not depend on the number of threads.
   void run(cpu::Executor& executor) const {
     const int64_t problems = operands_.segments.rows, slots = operands_.slots();
     const int64_t min_rows = std::max((width_ == 1 ? 2 : 4) * operands_.size, cpu::kIdMinPartRows);
@@ -60,7 +58,7 @@ class ReduceById {
   }
 
  private:
-  static constexpr int kColumns = 8;  // columns that are combined at a time, by vector instructions
+  static constexpr int kColumns = 8;  // columns that are combined at a time
 
   // Only live rows are combined.
   void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {

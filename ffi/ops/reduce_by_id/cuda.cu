@@ -1,5 +1,5 @@
-// reduce_by_id on CUDA. It has kernels for operators whose order of combination does not matter, for exact sums of
-// floats, and for few ids.
+// Launches of reduce_by_id: combine_by_id.cuh, sum_by_id.cuh and sum_by_digits.cuh for sums of floats, and
+// kernels.cuh.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/combine_by_id.cuh"
@@ -12,7 +12,7 @@ namespace mgpu::cuda {
 
 namespace {
 
-// Each warp has states of all ids.
+// For few results (kernels.cuh).
 template <typename Operator>
 void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
   using namespace id_reducing;
@@ -73,7 +73,7 @@ int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes, int threads 
   return resident_blocks(call, kernel, threads, bytes, INT32_MAX);
 }
 
-// The number of entries of a table with tags, which does not hold all results: up to kMaxTaggedEntries, if they fit.
+// The number of entries of a table with tags: up to kMaxTaggedEntries, if they fit.
 int tagged_entries(int64_t room, int64_t entry_bytes) {
   int entries = id_combining::kMaxTaggedEntries;
   while (entries * entry_bytes > room) entries /= 2;
@@ -99,7 +99,7 @@ void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdO
     const int64_t whole_bytes = whole_entries(combination.slots) * kState;
     const int64_t parts =
         parts_of(operands, most_blocks(call, whole, whole_bytes), maximum(kStep, 2 * combination.slots));
-    // Whole tables take more items per block. They are used unless that leaves less than an eighth of the blocks.
+    // A table of all results is used unless that leaves less than an eighth of the blocks.
     if (8 * parts >= combination.parts) {
       kernel = whole, bytes = whole_bytes;
       combination.parts = parts;

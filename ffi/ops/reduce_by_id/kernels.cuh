@@ -1,6 +1,6 @@
-// For few ids, each warp has states of all ids in shared memory, and takes its rows in order; lanes with the same id
-// take turns in the order of the lanes. No states are combined atomically, so float results are the same in every run.
-// Then the states of a block's warps are combined, and finally the states of all blocks.
+// For few results. A slot is an id and a column. Each warp has the states of all slots in shared memory, and combines
+// its items in a fixed order. Then the states of a block's warps are combined, and finally those of a problem's
+// blocks.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -55,14 +55,14 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   const int64_t live = reduction.segments.live(problem);
   const int64_t workers = reduction.parts * reduction.warps;
   const int64_t worker = part * reduction.warps + warp;
-  // A worker's share is whole steps of a warp.
+
   const int64_t share = ceil_div(ceil_div(reduction.segments.length, workers), int64_t{kWarp}) * kWarp;
   const int64_t first_row = minimum(worker * share, live);
   const int64_t last_row = minimum(first_row + share, live);
   const auto* const x = reduction.x + problem * reduction.x_stride * reduction.width;
   const IndexVector ids = reduction.ids.from(problem * reduction.ids_stride);
 
-  // A lane with the slot -1 has no state.
+  // A lane with the slot -1 adds nothing.
   const auto add = [&](int slot, const State& state) {
     if (__all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0))) {
       const State all = fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });

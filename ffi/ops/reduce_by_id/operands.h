@@ -27,16 +27,16 @@ struct ReduceByIdOperands : OperatorOperands {
   // The number of parts of a problem's rows on CUDA, one per block, if items are combined in order.
   int64_t parts() const;
 
-  // Whether CUDA combines items by atomic operations: their order does not matter, and results are not too many.
+  // Whether CUDA combines states by atomic operations (combine_by_id.cuh).
   bool in_any_order(const Call& call) const;
 
   // Whether these are sums of floats of up to 32 bits, which CUDA adds up as integers.
   bool sums_exactly() const;
 
-  // Whether these are so many floats that CUDA adds them up in tables of digits, if they fit (sum_by_digits.cuh).
+  // Whether the shapes are those for tables of digits (sum_by_digits.cuh).
   bool sums_many() const;
 
-  // Whether these are so few floats that CUDA adds them up in one launch (sum_by_id.cuh).
+  // Whether there are few enough items for sum_ranges (sum_by_id.cuh).
   bool sums_few() const;
 
   // Scratch memory of the CUDA kernels: the states of all results, once or for each part of the rows; for exact sums,

@@ -1,8 +1,8 @@
-// The kernels of reduce_by_id for sums of many floats by few ids. Like those of sum_by_id.cuh, they add integers to the
-// limbs of exact sums. But a block's table has digits: integers of 32 bits, each for seven consecutive exponents. So an
-// item takes one atomic operation in shared memory, and a second one only where a digit overflows. A block chooses the
-// exponents of its digits from a sample of its items, so no pass over all items comes first. Items with other exponents
-// go to a small table of limbs. docs/notes/by_id.md has the trials.
+// For sums of many floats by few ids, a block's table has digits: integers of 32 bits for up
+// to seven consecutive exponents. A block chooses the exponents of its digits from a sample of
+// its items. Items with other exponents go to a small table of limbs, as in sum_by_id.cuh. In
+// the end, both tables are added to the limbs in device memory. docs/notes/by_id.md has the
+// trials.
 #pragma once
 
 #include "ops/reduce_by_id/sum_by_id.cuh"
@@ -14,13 +14,13 @@ constexpr unsigned kDigitBinades = 7;
 constexpr unsigned kGroupBinades = 2 * kDigitBinades;
 constexpr unsigned kGroupWords = 3;
 constexpr int64_t kMaxDigitRows = int64_t{1} << 25;  // per block, so that the carries of a slot fit their word
-// If there is room, neighbouring lanes add to different copies of a group, as lanes with one slot would take turns.
+// Neighbouring lanes add to different copies of a group, if there is room for copies.
 constexpr unsigned kMaxCopies = 8;
 constexpr int kOtherEntries = 2048;  // of the table of limbs
 
 // Consecutive exponents, for which a table has digits.
 struct ExponentWindow {
-  // An item times a power of two is the integer that it adds to a digit. From this exponent on, a float has the power.
+  // An item is scaled by a power of two to a digit's unit. From this lowest exponent on, the power is a finite float.
   static constexpr unsigned kLeast = 23;
   static constexpr unsigned kMaxGroups = ceil_div(ExactSum::kSpecial - kLeast, kGroupBinades);
 
@@ -36,8 +36,8 @@ struct ExponentWindow {
   __device__ __forceinline__ bool holds(uint32_t bits) const { return bits * 2 - (lowest << 24) < count << 24; }
 };
 
-// Chooses the exponents that most of 4,096 sampled items have: those of one group, if more groups hold hardly more
-// items. Returns no groups if over 1/128 of the items are outside: then most steps of a warp would need limbs as well.
+// Chooses the exponents of a block's digits: those of one group, or of all groups if these have enough more of the
+// sampled items. Returns no groups if over 1/128 of the sampled normal numbers are outside.
 template <typename Items>
 __device__ inline ExponentWindow choose_window(const Items& items, unsigned max_groups) {
   constexpr int kSamples = 4;
@@ -67,7 +67,7 @@ __device__ inline ExponentWindow choose_window(const Items& items, unsigned max_
   for (int k = 0; k < 2; ++k) {
     const unsigned binades = ExponentWindow::binades(groups[k]);
     unsigned best = 0;
-    // Of windows with equally many items, the lowest is best: most numbers that the sample misses are small.
+    // Of windows with equally many items, the lowest is best.
     if (i >= ExponentWindow::kLeast && i + binades <= ExactSum::kSpecial) {
       unsigned inside = 0;
       for (unsigned e = i; e < i + binades; ++e) inside += counts[e];
@@ -103,9 +103,9 @@ class DigitTable {
     for (unsigned i = threadIdx.x; i < copies_ * copy_words_; i += kThreads) words[i] = 0;
   }
 
-  // Adds the items to the digits of their slots. Returns whether some have a slot, but exponents outside of the window.
-  // All additions are in flight before the first carry is needed. Items without a digit add 0 to some word, as a branch
-  // would wait for the additions before it.
+  // Adds the items to the digits of their slots. Returns whether some have a
+  // slot, but exponents outside of the window. Items without a digit add 0 to
+  // some word.
   template <typename Element>
   __device__ __forceinline__ bool add(const Element (&elements)[kInFlight], const uint32_t (&slots)[kInFlight]) const {
     unsigned at[kInFlight];
@@ -194,7 +194,7 @@ __device__ __forceinline__ void add_digits_of(const IdSums<Operator>& sums, cons
       if (window.holds(bits) || bits * 2 == 0) keys[k] = kNobody;
       is_left |= keys[k] != kNobody;
     }
-    if (!__any_sync(0xffffffffu, is_left)) return;  // zeros are frequent in some data
+    if (!__any_sync(0xffffffffu, is_left)) return;  // only zeros were outside
     uint64_t terms[kInFlight];
     unsigned used = 0;  // sums of up to kMaxDigitLength rows have at most 20 limbs
 #pragma unroll

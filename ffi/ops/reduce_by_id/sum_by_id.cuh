@@ -1,8 +1,8 @@
-// The kernels of reduce_by_id for sums of floats of 32 and 16 bits. Sums of floats depend on their order, so atomic
-// additions of floats would give other bits in each run. Here each item adds an integer to one limb of its id's exact
-// sum (algorithm/exact_sum.h). The order of these additions does not matter. Limbs are numbered from the largest
-// exponent of a float32. A mask has the limbs in use, and the others are not read. docs/notes/by_id.md tells what else
-// was tried.
+// Sums of floats of up to 32 bits, by additions of integers to the limbs of
+// exact sums (algorithm/exact_sum.h). The order of these additions does not
+// matter, so the result has the same bits in each run. Limbs are numbered
+// from the largest exponent of a float32. docs/notes/by_id.md has the
+// trials.
 #pragma once
 
 #include "algorithm/exact_sum.h"
@@ -13,7 +13,7 @@ namespace mgpu::cuda::id_summing {
 
 using namespace id_combining;
 
-// A limb of an item's sum.
+// The types of a combination whose states are limbs.
 template <typename Element_>
 struct LimbOf {
   using Element = Element_;
@@ -24,7 +24,7 @@ struct LimbOf {
 // The bytes of an entry of a block's table: two halves of a limb, and the number of the limb.
 constexpr int64_t kSumEntryBytes = 12;
 
-// The limbs in use.
+// The limbs to read, given a mask of those in use.
 struct LimbRange {
   int first;
   int used;          // the number of limbs from the first to the last that finite items use
@@ -46,7 +46,7 @@ struct IdSums {
   unsigned long long* mask;  // of the limbs in use
   ResultVector<Operator> result;
   unsigned range_ids = 0;  // the number of ids per block of sum_ranges
-  // For tables of digits (sum_by_digits.cuh): the slots, rounded up to whole_entries, and the groups of each slot.
+  // For tables of digits (sum_by_digits.cuh): the slots, rounded up to whole_entries, and the most groups per slot.
   unsigned table_slots = 0;
   unsigned table_groups = 0;
 
@@ -71,7 +71,7 @@ struct IdSums {
   }
 };
 
-// Finds the limbs of all items, including dead ones, which at worst waste limbs.
+// Finds the limbs of all items, dead ones too.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) find_limbs(IdSums<Operator> sums, int64_t count) {
   start_next_kernel();
@@ -129,8 +129,8 @@ __device__ __forceinline__ uint64_t sum_warp(uint64_t value) {
   return fold_warp(value, [](uint64_t a, uint64_t b) { return a + b; });
 }
 
-// A block's table of limbs. The first limb to reach an entry keeps it, as in combine_items. A limb has two halves, as
-// shared memory has no native atomic addition of 64 bits.
+// A block's table of limbs. The first limb to reach an entry keeps it. A limb has two halves, as shared memory has no
+// native atomic addition of 64 bits.
 class LimbTable {
  public:
   __device__ __forceinline__ LimbTable(uint32_t* words, int entries)
@@ -143,9 +143,9 @@ class LimbTable {
     }
   }
 
-  // Adds the terms of a thread's items to the limbs `keys`, in the table or among `limbs` in device memory. All threads
-  // of a warp call it together. The value before an addition to the low half gives the carry. All additions to low
-  // halves are in flight before the first carry is needed.
+  // Adds the terms of a thread's items to the limbs `keys`, in the table or among `limbs` in device
+  // memory. All threads of a warp call it together. The value before an addition to the low half gives the
+  // carry.
   __device__ __forceinline__ void add(uint32_t (&keys)[kInFlight], uint64_t (&terms)[kInFlight],
                                       unsigned long long* limbs) const {
 #pragma unroll
@@ -176,7 +176,7 @@ class LimbTable {
     }
   }
 
-  // Adds all entries to the limbs in device memory.
+  // Adds the entries to the limbs in device memory.
   __device__ __forceinline__ void flush(unsigned long long* limbs) const {
     for (int i = threadIdx.x; i < entries_; i += static_cast<int>(blockDim.x)) {
       const uint64_t sum = uint64_t{high_[i]} << 32 | low_[i];
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kThreads) sum_items(const __grid_constant__ Id
   });
 }
 
-// The result of a slot, given its limbs: limb(k) is a reference to limb k.
+// The result of a slot, given its limbs: limb(k) refers to limb k.
 template <typename Operator, typename Limb>
 __device__ float sum_of(const IdSums<Operator>& sums, const LimbRange& range, Limb limb) {
   const uint64_t special = range.has_special ? uint64_t{limb(sums.sum.limbs())} : 0;
@@ -320,8 +320,8 @@ struct HalvedLimb {
   __device__ void operator+=(uint64_t sum) const { *this = *this + sum; }
 };
 
-// The sums of a warp's items while all lanes have the same slot. Each lane has two limbs in registers, as additions to
-// one limb in shared memory would wait for each other.
+// Sums of one slot, for steps in which all lanes of a warp have this slot. Each lane has two limbs in
+// registers.
 struct Held {
   uint32_t slot = kNobody;
   unsigned limb = 0;
@@ -431,7 +431,7 @@ class RowList {
     return __all_sync(0xffffffffu, are_one) ? static_cast<uint32_t>(place) : kNobody;
   }
 
-  // Lists the rows whose ids are in the range. `listed` is 0 before. All threads call it, and then __syncthreads().
+  // Lists the rows whose ids are in the range. `listed` counts them. All threads of a warp call it.
   __device__ __forceinline__ void list(unsigned first_id, unsigned own_ids, uint32_t* rows, uint32_t* listed) const {
     unsigned mine = 0;
 #pragma unroll
@@ -466,9 +466,9 @@ class RowList {
   Id ids_[kListedIds];
 };
 
-// Adds up problems of few items. Each block reads all ids of a problem, and adds up the items of a range of ids, in a
-// table of all limbs of these ids. Thus no block waits for another, and no limbs in device memory need to be clear. A
-// block lists the rows with these ids first: otherwise, most lanes of a warp would have no item.
+// Adds up problems of few items in one launch. A block reads the live ids of a problem, and adds up the items of a
+// range of ids, in a table of all limbs of these ids. It lists the rows with these ids first, but for warps whose rows
+// all have one id of the range.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_ranges(const __grid_constant__ IdSums<Operator> sums, Operator op) {
   extern __shared__ uint32_t table[];

@@ -62,7 +62,7 @@ struct Neighbours {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   }
-  // Stores to device memory by streaming stores, which leave the cache to rows.
+  // Stores to device memory by streaming stores.
   __device__ __forceinline__ void stream(Item* to) const {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) __stcs(reinterpret_cast<Word*>(to) + i, words[i]);
@@ -81,7 +81,7 @@ struct Neighbours {
   }
 };
 
-// A vector of columns, or fewer at the end of a row that is not cut into whole vectors.
+// A vector of columns, or fewer at the end of a row.
 struct LaneColumns {
   int64_t first;
   int count;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void finish_all(const Operator& op, int64_t row_begin
 }
 
 #if __CUDA_ARCH__ >= 800
-// narrow_to tests whether a sum is NaN, to keep the bits of a NaN. Here, one branch serves all sums.
+// narrow_to tests whether a sum is NaN. Here, one branch serves all sums.
 template <int kVector, ArithmeticKind kKind>
   requires(kVector % 2 == 0)
 __device__ __forceinline__ void finish_all(const Arithmetic<BFloat16, float, kKind, BFloat16>& op, int64_t row_begin,

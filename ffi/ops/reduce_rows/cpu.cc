@@ -1,6 +1,5 @@
 // Threads share tiles of rows and segment ends. States are combined in the order of tiles, so the result does not
-// depend on the number of threads. Rows are read in place: wide rows as a whole, four at a time; narrow rows a few
-// columns at a time.
+// depend on the number of threads.
 #include <algorithm>
 #include <cstddef>
 #include <vector>
@@ -77,8 +76,7 @@ class SegmentedRows {
   const SegmentEnds ends_;
 
  private:
-  // A `Running` (cpu/fold.h) for each column of rows. All columns have equally many parts, so they are combined by
-  // vector instructions.
+  // A `Running` (cpu/fold.h) for each column of rows. All columns have equally many parts.
   class Running {
    public:
     Running(const SegmentedRows& rows, int64_t columns)
@@ -170,8 +168,8 @@ class SegmentedRows {
 
 constexpr int64_t kItemsAhead = 8;  // a row is fetched this many items before it is combined
 
-// Lists the items of [begin, end) that have a row, with their rows. If rows are gathered, `rows` then has the rows of
-// the next kItemsAhead items, to be fetched ahead. Returns the number of listed items.
+// Lists the items of [begin, end) that have a row, with their rows. If rows are gathered, `rows` goes on with
+// kItemsAhead rows to fetch ahead. Returns the number of listed items.
 int64_t list_rows(const RowSources& sources, int64_t begin, int64_t end, int64_t* rows, int64_t* items) {
   if (!sources.indices.data) {
     for (int64_t i = begin; i < end; ++i) *rows++ = *items++ = i;
@@ -220,8 +218,7 @@ class ReduceRows final : public SegmentedRows {
 
  private:
   static constexpr int64_t kMostLinesAhead = 8;  // the most lines of a row that are fetched
-  // The most columns whose states are kept in registers. For operators other than sums and products it is kFewStates:
-  // compilers vectorize those only in loops over states in memory.
+  // Up to so many columns go to reduce_group (reduce_block). kFewStates is for operators other than sums and products.
   static constexpr int64_t kFewStates = 7;
   static constexpr int kMostOtherStates = 4;  // columns that reduce_columns combines at once by such operators
   static constexpr int64_t kFewColumns = 32;
@@ -254,7 +251,7 @@ class ReduceRows final : public SegmentedRows {
     int64_t i;
   };
 
-  // The elements of a row have one weight. A call gives the state of a column.
+  // A call gives the state of a column. The elements of a weighted row have one weight.
   struct Row {
     const Element* data;
     int64_t number;
@@ -291,7 +288,7 @@ class ReduceRows final : public SegmentedRows {
     }
   }
 
-  // Like reduce_block, for a few columns of one group.
+  // Like reduce_block, for columns of one group.
   void reduce_group(int64_t begin, int64_t end, Columns columns, int64_t group, State* states) const {
     constexpr int kMost = !kIsArithmetic<Operator> ? kMostOtherStates : sizeof(State) > 8 ? 8 : 64 / sizeof(State);
     const Element* const weights = weights_ + group;
@@ -320,7 +317,7 @@ class ReduceRows final : public SegmentedRows {
       State sums[kCount];
       for (State& sum : sums) sum = op.identity();
       // Sums and products take an identity for an item without a row: with a branch around the combination, GCC keeps
-      // the states in memory, which takes 1.5 times as long.
+      // the states in memory.
       Element identities[kCount] = {};
       if constexpr (kIsArithmetic<Operator>) std::fill_n(identities, kCount, narrow_to(op.identity(), Element{}));
       for (int64_t i = begin; i < end; ++i) {
@@ -335,8 +332,8 @@ class ReduceRows final : public SegmentedRows {
     }
   }
 
-  // Combines four rows at a time with the states of all columns, which stay in the L1 cache. Vectors of AVX2 are twice
-  // as wide as those that every x86_64 has. Results are the same with and without AVX2, as no operation is fused.
+  // Combines four rows at a time with the states of all columns. Results are the same with and without AVX2, as no
+  // operation is fused.
 #if defined(__x86_64__)
   [[gnu::target("avx2")]]
 #endif

@@ -57,8 +57,8 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
   const auto scratch = operands.layout(workspace, kRow);
   const RowTiling tiling = operands.tiling(kRow);
   const UnitTiles tiles(operands.ends(), tiling.tiles(), tiling.tile_units(), scratch.items_before);
-  // If blocks run in at most two waves, a search by each block costs less than a kernel that finds all tiles. With five
-  // waves, it costs more.
+  // If blocks run in at most two waves, each searches for its tile. Otherwise a kernel finds all tiles
+  // first.
   const bool finds_tiles = tiling.tiles() * tiling.slices() <= 2 * tiling.wave();
   const auto reduction = reduction_of<Operator>(operands, tiling, tiles, finds_tiles, scratch);
   const auto run = [&](auto kernel, int64_t shared) {

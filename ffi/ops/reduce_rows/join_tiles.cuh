@@ -1,4 +1,4 @@
-// The second kernel, for segments that began in earlier tiles.
+// The second kernel, for the segments that the first ends of tiles close.
 #pragma once
 
 #include "ops/reduce_rows/reduction.cuh"
@@ -10,7 +10,7 @@ constexpr int kJoinLeastLanes = 8;  // the fewest lanes that join_tiles gives a 
 constexpr int kJoinSerial = 16;     // tiles of a segment that a lane joins; if there are more, the whole block does
 
 // Combines the states that tiles left open, from the first tile with a part of the segment on, with the last tile's own
-// part. A tile has a power of two of lanes, one for each column of a slice.
+// part. A tile has a power of two of lanes, for the columns of a slice.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads)
     join_tiles(RowReduction<Operator> reduction, Operator op, int lane_bits) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   };
 
   const int64_t tile = first_tile + (thread >> lane_bits), column = first_column + (thread & (lanes - 1));
-  // The kernel is bound by latency, so it loads at once what most tiles need.
+  // Loads at once what may be needed.
   State before = op.identity(), last = op.identity();
   SplitSegment split{-1, 0};
   if (tile < reduction.tiles.tiles) {

@@ -1,7 +1,7 @@
-// The items of segments are rows of x, in the order of memory or by index, multiplied by weights if there are any.
-// Items and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A worker, a few neighbouring
-// lanes, takes one row after the other; each lane has a vector of columns. The block joins the states of its workers'
-// first and last segments, and a second kernel (join_tiles.cuh) joins those of tiles.
+// The items of segments are rows of x, in the order of memory or by index, multiplied by weights if there are
+// any. The workers of blocks (plan.h) consume tiles of items and segment ends (unit_tiles.cuh). The block joins
+// the states of its workers' first and last segments, and a second kernel (join_tiles.cuh) joins those of
+// tiles.
 #pragma once
 
 #include "ops/reduce_rows/reduction.cuh"
@@ -239,16 +239,16 @@ __device__ __forceinline__ void join_workers(Walk<kVector, Operator>& walk, int 
   }
 }
 
-// The data are read only once, so the cache is left to rows.
+// Loads data that the cache need not keep.
 template <typename Item>
 __device__ __forceinline__ Item load_once(const Item* from) {
   using Word = typename Neighbours<Item, 1>::Word;
   return std::bit_cast<Item>(__ldcs(reinterpret_cast<const Word*>(from)));
 }
 
-// How the items of a tile find their rows of x. `from(i)` loads the indices of items from i on, `holds` says whether
-// there is a row of an index, and `row` computes the row's number from it. A thread makes several loads before it uses
-// the first.
+// How the items of a tile find their rows of x. `from(i)[k]` is the index of item i + k,
+// `holds` says whether there is a row of an index, and `row` computes the row's number from
+// it.
 struct NeighbourRows {
   int64_t first;
   struct Indices {
@@ -310,8 +310,8 @@ struct TileLists {
   }
 };
 
-// Combines the rows [row, last_row) of a tile in a lane's columns. If rows are plain (RowReduction::is_plain), a row
-// takes half as many instructions as other rows.
+// Combines the rows [row, last_row) of a tile in a lane's columns. With kPlain, rows are plain
+// (RowReduction::is_plain).
 template <Weights kWeights, bool kPlain, int kVector, typename Operator>
 __device__ __forceinline__ void walk_rows(Walk<kVector, Operator>& walk, int64_t first_item,
                                           const TileLists<typename Operator::State>& lists, int row, int last_row) {
@@ -387,8 +387,8 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
     constexpr int kAtOnce = 32 / sizeof(Index);
 #pragma unroll 1
     for (int first = threadIdx.x; first < tile.items; first += kAtOnce * kThreads) {
-      // All loads come before the first store. The compiler would not move a load up over a store, because it does not
-      // know that they access different memory, so each load would wait for the one before it.
+      // All loads come before the first store: the compiler would not move a load up over a
+      // store.
       Index indices[kAtOnce];
       [[maybe_unused]] Element weights[kAtOnce];
       const auto from = rows.from(first);
@@ -418,8 +418,8 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
   }
 }
 
-// Reduces tiles of rows. All tiles of a slice of columns come before those of the next, so that a slice of a table that
-// is read by index stays in the L2 cache.
+// Reduces tiles of rows. All tiles of a slice of columns
+// come before those of the next.
 template <Weights kWeights, typename Operator>
 __global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
     reduce_tiles(RowReduction<Operator> reduction, Operator op) {

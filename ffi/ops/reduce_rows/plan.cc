@@ -10,7 +10,7 @@ RowTiling ReduceRowsOperands::tiling(const RowOperator& op) const {
   const int64_t row_bytes = sources.width * byte_width(dtype), rows = sources.problems * sources.count;
   const bool rereads = sources.indices.data && byte_width(dtype) >= 4 &&
                        sources.problems * sources.length >= kReduceRowsLeastReads * rows;
-  // A unit takes a word (two for the number of a row that may need 64 bits), and the row's weight.
+  // A unit takes a word (two for the number of a row that may need 64 bits), and a state for the row's weight.
   const int unit_bytes = (sources.has_long_numbers() ? 8 : 4) + op.state_bytes;
   return {ends().units(), sources.width, op, unit_bytes, row_bytes, rereads ? rows * row_bytes : 0};
 }

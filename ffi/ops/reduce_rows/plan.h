@@ -5,27 +5,27 @@
 
 namespace mgpu {
 
-// A worker is a few neighbouring lanes, which take one row after the other; each lane has a vector of columns: up to 16
-// bytes of elements and 32 bytes of states. A block's workers consume equal shares of a tile of rows and segment ends.
-// A worker has at most 32 lanes; wider rows are cut into slices. Rows of up to 16 bytes of states (short rows) are
-// first brought to shared memory as states, by all threads in turn, because a thread that walked down its rows in
-// device memory would read them one sector at a time.
+// A worker is some neighbouring lanes, at most 32, which take one row after the
+// other; each lane has a vector of columns. Rows with more columns are cut into
+// slices. A block's workers consume shares of a tile of items and segment ends. Short
+// rows (is_staged) are first brought to shared memory as states, by all threads in
+// turn.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
 constexpr int kReduceRowsTileBytes = 28 << 10;    // the shared memory for a tile's units
 constexpr int kReduceRowsStagedBytes = 28 << 10;  // the same for short rows
 constexpr int kReduceRowsStagedUnits = 7;         // the most units per worker for short rows
-constexpr int kReduceRowsLeastUnits = 8;          // the fewest units per worker
+constexpr int kReduceRowsLeastUnits = 8;          // the fewest units per worker, if they fit
 constexpr int kReduceRowsBlocks = 4;              // blocks of a multiprocessor
 constexpr int kReduceRowsStagedBlocks = 5;        // the same for short rows
-// A table whose rows are read several times by index is cut by columns into slices that stay in the L2 cache. A slice
+// A table whose rows are read several times by index may be cut by columns into slices for the L2 cache. Such a slice
 // has at least as many bytes of each row as a cache line.
 constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;
 constexpr int64_t kReduceRowsLeastReads = 4;  // the fewest reads of a row, on average
 constexpr uint32_t kNoRow = ~0u;  // the number, in 32 bits or in both halves of 64, of the row of a dropped item
 
 // What a plan needs of an operator: the elements that a lane takes; the most columns of a short row; the bytes of a
-// state; and whether short rows are staged, which does not pay for narrow integers.
+// state; and whether short rows are staged.
 struct RowOperator {
   int vector;
   int short_columns;
@@ -42,15 +42,15 @@ constexpr RowOperator row_operator() {
 }
 
 struct RowTiling {
-  int64_t units;  // all rows and ends
+  int64_t units;  // all items and ends
   int64_t width;  // columns
   RowOperator op;
   int unit_bytes;  // the shared memory of a unit
   int64_t row_bytes;
-  int64_t table_bytes;  // the bytes of rows that are read several times, or 0
+  int64_t table_bytes;  // the bytes of a table whose rows are read several times, or 0
 
   constexpr bool is_staged() const { return op.stages && width <= op.short_columns; }
-  // The blocks that run at once.
+  // The blocks that run at once on the reference device.
   constexpr int64_t wave() const {
     return (is_staged() ? kReduceRowsStagedBlocks : kReduceRowsBlocks) * kReferenceMultiprocessors;
   }
@@ -70,7 +70,7 @@ struct RowTiling {
     const int fit = kReduceRowsStagedBytes / (staged_states() * op.state_bytes * kReduceRowsThreads);
     return minimum(fit - 1, kReduceRowsStagedUnits) | 1;
   }
-  // Tiles fill the reference device in whole waves, because a last wave of few tiles would cost as much as a whole one.
+  // Tiles should fill the reference device in whole waves, if a worker then has enough units.
   constexpr int worker_units() const {
     const int64_t least_tiles = maximum<int64_t>(ceil_div<int64_t>(units, int64_t{most_units()} * workers()), 1);
     const int64_t waves = ceil_div(least_tiles * slices(), wave());
@@ -82,8 +82,8 @@ struct RowTiling {
   constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
 };
 
-// For each tile: the number of items before it, the segment that began before it (two words), and the states of its
-// first and last segments, one row of states each.
+// For each tile: the number of items before it, a SplitSegment (two words), and two rows of states (`opening` and
+// `open` of RowReduction, reduction.cuh).
 struct ReduceRowsOperands::Scratch {
   int64_t* items_before;
   int64_t* split;

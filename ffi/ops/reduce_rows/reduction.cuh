@@ -18,15 +18,15 @@ constexpr int kVectorOf = row_operator<Operator>().vector;
 // An item has no weight, one, or one for each group of its columns.
 enum class Weights { kNone, kOne, kGroups };
 
-// The rows that a lane loads before it uses the first, usually 64 bytes. With more, fewer blocks fit a multiprocessor.
+// The rows that a lane loads before it uses the first.
 constexpr int kMostRowsInFlight = 4;
 template <Weights kWeights, typename Operator>
 constexpr int kRowsInFlight = kWeights == Weights::kGroups || Operator::kGivesIndex ? 2 : kMostRowsInFlight;
 
-// The segment that a tile's first end closes, if earlier tiles have parts of it.
+// The segment that a tile's first end closes. Earlier tiles may have parts of it.
 struct SplitSegment {
   int64_t end;         // -1 if there is none
-  int64_t first_tile;  // with a part
+  int64_t first_tile;  // that may have a part
 };
 
 template <typename Operator>
@@ -39,9 +39,9 @@ struct RowReduction {
   RowSources sources;
   UnitTiles tiles;
   bool finds_tiles;  // whether each block searches for its own tile
-  int part;          // the columns that are moved at once: a vector, or a part of one if rows are not whole vectors
+  int part;          // the columns that are moved at once: a vector, or a part of one
   bool long_rows;    // whether the number of a row may have more than 32 bits
-  bool is_plain;     // whether rows are whole vectors, and their numbers and bytes have 32 bits
+  bool is_plain;     // whether `part` is a vector, and the numbers and bytes of rows have 32 bits
   int lane_bits;     // a worker has 1 << lane_bits lanes
   int worker_units;
   SplitSegment* split;  // for each tile

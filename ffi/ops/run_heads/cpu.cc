@@ -1,4 +1,4 @@
-// run_heads on the CPU goes over each tile twice: first to count its heads, then to write them.
+// First the heads of each tile are counted, then they are written.
 #include <algorithm>
 #include <vector>
 

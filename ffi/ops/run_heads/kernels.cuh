@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(RunTask<Order>::kTileWords, 2048 / RunTask<Ord
   if (threadIdx.x == 0 && room < heads) task.covered.set(row, begin + places[room]);
 }
 
-// Runs at the same time as the last blocks of write_heads, which writes other slots.
+// May run at the same time as the last blocks of write_heads, which writes other slots.
 template <typename Word>
 __global__ void __launch_bounds__(kTailThreads)
     pad_tails(int64_t rows, int64_t length, int64_t size, IndexVector runs, IndexResult heads, Word* firsts) {

@@ -6,7 +6,7 @@
 
 namespace mgpu {
 
-// 8 keys of 8 bytes, or 16 narrower keys, keep enough loads in flight.
+// A thread has 8 keys of 8 bytes, or 16 narrower keys.
 constexpr TileShape run_heads_shape(int key_width) { return {256, key_width == 8 ? 8 : 16}; }
 
 // A tile with at most this many heads stores their positions, of 16 bits each, in place of its bitmap.

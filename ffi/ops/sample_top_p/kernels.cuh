@@ -3,15 +3,15 @@
 // sum of weights reaches the asked mass of the total; if a share is given, tokens of smaller weight than the share are
 // not kept either. The drawn token is the first one at which the sum of weights exceeds a random fraction of the kept
 // weights' sum. There are four kernels, and no sort:
-// - find_best finds the largest logit and the smallest finite one.
-// - add_up_bins adds up the weights in bins of logits. These sums show in which bins the last kept token and the drawn
-//   token are.
-// - list_tokens lists the tokens in these bins. It only compares logits, at the speed of memory.
-// - draw_tokens has a block per row. It finds both tokens by bisection among the listed tokens or, if some found no
-//   room in the list, in the whole row.
+// - find_best finds the largest logit and the smallest one above -inf.
+// - add_up_bins adds up the weights in bins of logits.
+//   These sums show in which bins the last kept token and the drawn token are.
+// - list_tokens lists the tokens in these bins.
+// - draw_tokens has a block per row.
+//   It finds both tokens among the listed tokens or, if that fails, in the whole row.
 //
-// All weights of a bin are integers times the weight at its middle, so sums within bins are the same in any order. The
-// sums of all bins are added in the order of the bins.
+// A weight within a bin is an integer times the weight at the bin's middle,
+// so sums within bins are the same in any order.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -76,7 +76,7 @@ struct Weights {
 
   __device__ Weights(const SampleRow& row, float temperature, int64_t length) {
     best = float_of(static_cast<uint32_t>(row.best >> 32));
-    // Beside an infinite logit, all finite ones have the weight 0, at any temperature.
+    // An infinite logit counts as the largest finite number. Then smaller numbers have the weight 0.
     inverse = best > kLargest ? 1 : fminf(1 / temperature, kLargest);
     best = fminf(best, kLargest);
     // Exponents below -32 have no bins.
@@ -91,13 +91,13 @@ struct Weights {
   // The place of a logit among the bins; place i is the middle of bin i. For a NaN logit and for -inf, it is NaN or
   // past all bins.
   __device__ __forceinline__ float place(float x) const { return (best + max_or_nan(-x, -kLargest)) * bins_per_logit; }
-  // The nearest bin, or at least kSampleBins for a weight that counts as 0, because it is below exp(-32). An addition
-  // of 2^23 rounds the place, because a conversion to an integer is slow.
+  // The nearest bin, or at least kSampleBins for a weight that counts as 0. An addition of 2^23 rounds the
+  // place.
   __device__ __forceinline__ static unsigned bin(float place) {
     return __float_as_uint(place + kRounding) - __float_as_uint(kRounding);
   }
-  // The weight divided by that at its bin's middle, as an integer with kSampleBinBits fractional bits. The exponents
-  // differ by at most 1/128, so a polynomial of degree 2 is enough.
+  // The weight divided by that at its bin's middle, as an integer with kSampleBinBits fractional bits, by a polynomial
+  // of degree 2.
   __device__ __forceinline__ unsigned quotient(float place) const {
     const float distance = ((place + kRounding) - kRounding) - place;
     const float power = fmaf(fmaf(distance, quadratic, linear), distance, kUnit + kRounding);
@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Ta
   }
 }
 
-// The first code of the logits in some bins or, if `last`, the last one. A logit's bin falls as the logit grows, so a
-// warp finds the code by a binary search.
+// The first or, if `last`, the last code of the logits in some bins. As a logit grows, its bin does not rise, so a warp
+// searches for the code.
 __device__ inline uint32_t code_in(const SampleRow& row, const Weights& weights, SampleBins bins, bool last) {
   const int64_t least = code_of(-infinity()), most = static_cast<uint32_t>(row.best >> 32);
   if (bins.first > bins.last) return static_cast<uint32_t>(last ? least : most);
@@ -214,7 +214,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   double end = sums.before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) ends[threadIdx.x * kEach + i] = end += own[i];
-  // Finds the first bin up to which the sum reaches `number` or, with `exceeds`, exceeds it.
+  // The first bin up to which the sum reaches `number` or, with `exceeds`, exceeds it; or else the last bin.
   const auto find = [&](double number, bool exceeds) {
     int low = 0, high = kSampleBins - 1;
     while (low < high) {
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ 
   const int64_t row = blockIdx.x / task.operands.parts(), part = blockIdx.x - row * task.operands.parts();
   SampleRow& state = task.scratch.state[row];
   if (is_drawn_at_once(state, task.operands.temperature[row])) return;
-  // Floats are compared instead of codes, which take instructions to compute. A NaN is in no range.
+  // Floats are compared, not codes. A NaN is in no range.
   const float cut_low = float_of(state.cut.first), cut_high = float_of(state.cut.last);
   const float draw_low = float_of(state.draw.first), draw_high = float_of(state.draw.last);
   if (threadIdx.x == 0) count = 0;

@@ -26,7 +26,7 @@ struct SampleRange {
 
 struct SampleRow {
   unsigned long long best;  // upper half: the largest logit's code; lower half: the complement of its position
-  unsigned least;           // the complement of the code of the smallest finite logit
+  unsigned least;           // the complement of the code of the smallest logit above -inf
   unsigned counted;         // the number of parts whose bins are added up
   unsigned listed;
   unsigned is_full;          // whether some candidates found no place in the list

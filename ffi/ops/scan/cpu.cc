@@ -48,7 +48,6 @@ class Scan {
   using State = typename Operator::State;
   using Since = SinceRestart<State>;
   using Running = cpu::Running<Operator>;
-  // Few enough items that part of the first pass's data is still in a cache in the second pass.
   static constexpr int64_t kTile = kScanTile;
   static constexpr int64_t kBlock = 32;
 
@@ -143,8 +142,7 @@ class Scan {
   }
 
   // The prefix within the tile is kept apart from the prefix before the tile, and each block is scanned from the
-  // identity. So floats have the rounding errors of short sums, and a block does not wait for the previous block's
-  // chain of additions.
+  // identity. So floats have the rounding errors of short sums.
   void scan_piece(Range<int64_t> piece, State before_tile, Running& in_tile) const {
     const int64_t row = segments_.row(piece.begin);
     const int64_t row_begin = row * segments_.length;

@@ -1,7 +1,7 @@
-// A scan is one pass over memory; initial items may take a second one (launch_begin). There are kernels for tiles of
-// long rows, for whole rows that are not long, for several short rows per warp or block, and for scans that restart at
-// heads. A warp's items are in rows of 32 vectors, one per lane. A row of vectors is scanned by shuffles in the
-// registers that it was loaded to, so most kernels transpose nothing through shared memory.
+// A scan is one pass over memory; initial items may take a second one
+// (launch_begin). There are kernels for tiles of long rows, for whole rows
+// that are not long, for several short rows per warp or block, and for all
+// other scans (scan_segments.cuh), among them those that restart at heads.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch_operator.h"
@@ -50,8 +50,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   task.look_back = scratch.look_back;
   task.listed = scratch.listed;
   if constexpr (kPath == Path::kWarpByRow) {
-    // A warp with several rows loads the next one ahead. Blocks with many rows would drift apart, so the grid has up to
-    // 16 times as many blocks as are resident.
+    // A warp with several rows loads the next one ahead. The
+    // grid has up to 16 times as many blocks as are resident.
     const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
     const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
     const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
@@ -75,7 +75,7 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   }
 }
 
-// Returns false if another kernel is faster, or if the arrays do not begin at multiples of 16 bytes.
+// Returns false if packs do not pay (takes_packs), or if the arrays do not begin at multiples of 16 bytes.
 template <typename Operator>
 bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const auto task = task_of<Operator>(operands);
@@ -87,7 +87,7 @@ bool launch_packs(const Call& call, const ScanOperands& operands, const Operator
   return true;
 }
 
-// Returns false if rows are too long.
+// Returns false if the rows of a block take too much shared memory.
 template <typename Operator>
 bool launch_short_rows(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const Segments& segments = operands.segments;

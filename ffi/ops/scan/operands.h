@@ -19,14 +19,14 @@ struct ScanOperands : OperatorOperands {
   explicit ScanOperands(const Call& call);
   ScanOperands(const Call& call, const Arguments& in);
 
-  // Whether the scan restarts anywhere except at the start of a row.
+  // Whether heads are given.
   bool has_heads() const { return segments.heads_count > 0; }
 
-  // The variants on CUDA, except for some short rows (cuda.cu):
-  //   kTilesByRow  Each row has its own tiles. This is for a single row, and for rows of whole vectors of 16 bytes that
-  //                are so long that their partly filled last tiles do not matter.
-  //   kWarpByRow   A warp scans a row of at least 512 bytes and less than two tiles, or eight if there are many rows.
-  //                If there are many, rows need not consist of whole vectors: neighbouring rows then share vectors.
+  // The variants on CUDA, except for some short rows (cuda.cu). `path` (plan.cc) has the exact conditions.
+  //   kTilesByRow  Each row has its own tiles. This is for a single row,
+  //                and for long rows of whole vectors of 16 bytes.
+  //   kWarpByRow   A warp scans a row that is not long. If there are many rows,
+  //                they need not consist of whole vectors: neighbouring rows then share vectors.
   //   kSegments    Tiles run on across rows, with restarts. This is for all other scans, and for products of items
   //                of up to 4 bytes.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };

@@ -6,12 +6,12 @@
 
 namespace mgpu {
 
-// If nothing restarts inside a row, a thread loads kScanVectors vectors of 16 bytes at a time.
+// In scan_tiles and scan_rows, a thread loads kScanVectors vectors of numbers at a time, of 16 bytes each.
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;
 constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;
-// With restarts inside a row, 64 bytes of states per thread stay in registers, which leaves room for enough blocks to
-// hide each other's latency. A thread loads at least 16 bytes.
+// In scan_segments, a thread has 64 bytes of states in registers,
+// or the states of 16 bytes of elements if these are more.
 constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_bytes) {
   return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
 }
@@ -25,7 +25,7 @@ struct ScanOperands::Tiles {
 };
 
 // A ticket counter with the tiles' look-back words, and the number of listed heads before each tile of the segmented
-// kernel. There is always room for this kernel (Path::kSegments), because it can replace the others.
+// kernel. There is always room for this kernel (Path::kSegments), which can replace the others.
 struct ScanOperands::Scratch {
   uint64_t* look_back;
   int64_t* listed;

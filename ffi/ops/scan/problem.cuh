@@ -10,8 +10,8 @@ namespace mgpu::cuda::scanning {
 constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// The unroll factor of loops that do not limit the speed of a scan. It is 1 for callers' functions with large states:
-// each copy of such a function in an unrolled loop makes the compilation much longer.
+// The unroll factor of loops that do not limit the speed of a scan. It is 1 for callers' functions with large states,
+// as copies of them take long to compile.
 template <typename Operator>
 constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
 
@@ -145,7 +145,7 @@ __global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operato
   if (row < rows) totals.store(row, op.finish(op.identity(), 0));
 }
 
-// Combines each row's initial item, as the left operand, with each of the row's results and with its total.
+// Combines each row's initial item, as the left operand, with the row's live results and its total.
 template <typename Operator>
 __global__ void begin_rows(ScanTask<Operator> task, Operator op) {
   const Segments& segments = task.segments;

@@ -1,5 +1,5 @@
 // Scans whole rows of up to 32 vectors, several per warp (packed_rows.cuh). Each lane has 16 bytes of memory, wherever
-// rows begin, and its scan restarts at each row's begin. Nothing goes through shared memory.
+// rows begin, and its scan restarts at each row's begin.
 #pragma once
 
 #include "cuda/block/packed_rows.cuh"
@@ -36,13 +36,13 @@ struct PackedVector {
   __device__ __forceinline__ int row_of(int k) const { return row + __popc(starts & ((2u << k) - 2)); }
 };
 
-// The packs of a warp, all of whose loads are in flight at once. Other numbers of packs take 2 to 8% longer for floats
-// and bfloat16 (2^22 items, H200).
+// The most packs of a warp. It loads them all before it
+// scans the first one.
 template <typename Operator>
 constexpr int kPacks = maximum(1, static_cast<int>(sizeof(typename Operator::Element)) / 2);
 
-// Whether packs are the fastest variant. If packs share vectors, wide states and counts take more instructions here
-// than in short_rows.cuh, where rows are in shared memory.
+// Whether rows fit packs, and packs are faster than short_rows.cuh. If
+// packs share vectors, wide states and counts take more instructions here.
 template <typename Operator>
 bool takes_packs(const PackedRows& packed, const Segments& segments) {
   if (packed.rows == 0) return false;

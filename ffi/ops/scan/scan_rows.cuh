@@ -4,14 +4,14 @@
 
 namespace mgpu::cuda::scanning {
 
-// Blocks on a multiprocessor: as many as the registers allow.
+// The least number of blocks on a multiprocessor.
 template <typename Operator>
 constexpr int kRowBlocks = sizeof(typename Operator::Element) == 1                                              ? 1
                            : Vector<typename Operator::Element>::kItems * sizeof(typename Operator::State) > 32 ? 2
                                                                                                                 : 3;
 
 // Each warp scans a row while it loads the next vectors of that row or of its next row. kWhole says that rows consist
-// of whole vectors; other rows share a vector with each neighbour.
+// of whole vectors; other rows may share vectors with their neighbours.
 template <typename Operator, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(ScanTask<Operator> task, Operator op) {
   using Items = Vector<typename Operator::Element>;

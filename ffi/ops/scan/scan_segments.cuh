@@ -8,8 +8,8 @@
 
 namespace mgpu::cuda::scanning {
 
-// A tile has as many items as a block has registers for their states. Offsets in a tile are in the order of the scan: a
-// reverse scan counts them from the end of the tile's memory.
+// The states of a tile are in registers. Offsets in a tile are in the order of the scan: a reverse scan counts them
+// from the end of the tile's memory.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -31,7 +31,7 @@ struct Shape {
   }
 };
 
-// Blocks on a multiprocessor: as many as the registers allow without a spill.
+// The least number of blocks on a multiprocessor.
 template <typename Operator>
 constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
 
@@ -73,8 +73,8 @@ __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
   return bits;
 }
 
-// Places count the items of a tile in the order of memory. All places from `live` on are dead, past their row's count.
-// If a tile has several rows, each with its own count, other places may be dead too.
+// Places count the items of a tile in the order of memory. Places from `live` on are dead, or past the end of the
+// array. If there are several rows, each with its own count, other places may be dead too.
 template <typename Operator>
 struct SegmentTile {
   using Shape = scanning::Shape<Operator>;
@@ -126,8 +126,8 @@ struct SegmentTile {
   }
 };
 
-// The sum of the preceding tiles, and of the block's preceding warps. The last tile stores the total if all items are
-// of one row.
+// The sum of the preceding tiles, and of the block's preceding warps. The last tile stores the total, if it is
+// requested, of a single row.
 template <typename Operator, typename Sums, typename Sum>
 __device__ __forceinline__ Sum sum_before(const ScanTask<Operator>& task, const Operator& op, const Sums& sums,
                                           const int64_t& index, bool mixes_rows, const Sum& warp_sum,

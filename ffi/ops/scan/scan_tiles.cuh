@@ -7,9 +7,9 @@
 
 namespace mgpu::cuda::scanning {
 
-// A block has kWorkers threads, which scan tiles of a few vectors per thread, and three warps for the look-back and the
-// tickets. A tile is summed up kAhead steps before its look-back starts. Two blocks fill a multiprocessor's shared
-// memory and its registers.
+// A block has kWorkers threads, which scan tiles of a few vectors
+// per thread, and three warps for the look-back and the tickets.
+// A tile is summed up kAhead steps before its look-back starts.
 struct TileShape {
   static constexpr int kWorkers = kScanThreads;
   static constexpr int kAhead = 3;
@@ -101,9 +101,9 @@ struct Staged<Element> {
 // scan tile k; a thread reads only vectors that it copied. Meanwhile one warp publishes the sum as soon as it is
 // computed, another ends the look-back of tile k and starts that of tile k + 1, and a third draws a ticket.
 //
-// Other blocks draw the preceding tiles at about the same time. Their sums were published some steps ago, so the
-// look-back hardly waits. For the same reason a group's sum is published one step after the sum of its last tile, and
-// the sum of a group of groups another step later: otherwise each step would wait for the slowest of 32 blocks.
+// Preceding tiles are summed up at about the same time, by other blocks too, some
+// steps before a look-back needs the sums. A group's sum is published one step after
+// the sum of its last tile, and the sum of a group of groups another step later.
 //
 // Blocks never wait for each other in a cycle. Look-backs and groups wait for sums of tiles with earlier tickets, and
 // before a block publishes a tile's sum, it waits only for its look-backs and groups of tiles with earlier tickets.

@@ -1,7 +1,7 @@
-// A block takes a tile of rows and columns, in shared memory. Its threads form groups with one thread for each column,
-// and each group takes neighbouring rows. A thread walks down its rows twice: first to sum them up, and then, once it
-// knows the sum of all rows before them, to compute the results. While one block of a multiprocessor waits, the others
-// work.
+// A block takes a tile of rows and columns, in shared memory. Its threads form
+// groups with one thread for each column, and each group takes neighbouring
+// rows. A thread walks down its rows twice: first to sum them up, and then,
+// once it knows the sum of all rows before them, to compute the results.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -224,7 +224,7 @@ struct TileScan {
         if (thread < elements - last) visit.template operator()<1>(last + thread, last + thread);
       }
     } else {
-      // Each thread copies the same columns of several rows, so that addresses advance by constants.
+      // Each thread copies the same columns of several rows.
       const int first = static_cast<int>(task.row_copies(thread));
       const int along = (thread - first * (task.columns / kCount)) * kCount;
       if (first >= task.copied_rows || along >= shared.tile.columns) return;
@@ -392,8 +392,8 @@ struct TileScan {
   }
 
   // The sum of all tiles before this one, in the tree of algorithm/look_back.h: the prefix of the spans (kFan^3 tiles
-  // each) before its own, then the sums of the nodes before its own at each level. All are read at once. The last tile
-  // of a node publishes the node's sum first. Contains barriers.
+  // each) before its own, then the sums of the nodes before its own at each level. The last tile of a node publishes
+  // the node's sum first. Contains barriers.
   __device__ Sum look_back(const Sum& own) const {
     constexpr int kFan = Tree::kFan;
     constexpr int kLists = Tree::kLevels + 1;
@@ -507,7 +507,7 @@ struct TileScan {
   }
 };
 
-// Blocks on a multiprocessor: as many as the registers allow without a spill.
+// The least number of blocks on a multiprocessor.
 template <typename Operator, bool kSegmented>
 constexpr int kBlocks = sizeof(typename Operator::State) > 16  ? 2
                         : sizeof(typename Operator::State) > 8 ? 2 + IsItem<typename Operator::Element>

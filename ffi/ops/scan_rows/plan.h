@@ -12,11 +12,11 @@ constexpr int kScanRowsThreads = 256;
 using RowLookBack = LookBackTree<16, true>;
 
 // A block loads a tile, some rows of a slice of the columns, into shared memory. A thread walks down a few rows of one
-// column. The tiles follow from the shapes alone, so results have the same bits on every device.
+// column. The tiles follow from the shapes alone.
 //
-// For each of its columns, a tile publishes a sum and reads the sums of earlier tiles. Slices are narrow, so that tiles
-// have many rows and few sums are exchanged, but a slice has at least 128 bytes of a row, as many as a cache line, if
-// rows are that wide. If a problem has too few rows for all threads, slices are wider.
+// If a slice has several tiles, a tile publishes a sum for each of its columns
+// and reads the sums of earlier tiles. Slices of wide rows have about 128 bytes
+// of a row. If a problem has too few rows for all threads, slices are wider.
 //
 // An item of a caller's function has leaves, numbers of one width in separate arrays of rows. A tile has a separate
 // plane of shared memory for each leaf.
@@ -26,15 +26,15 @@ struct RowScanTiling {
   int64_t element_bytes;  // the bytes of a number, or of one leaf of an item
   int leaves = 0;         // the leaves of an item; 0 if elements are numbers
 
-  // A thread's rows hold at most 136 bytes of a column. Those of items of several leaves hold about 208 bytes in all
-  // planes together: their states take registers, so fewer blocks fit a multiprocessor, and each has to load more.
+  // From the bytes of a column that a thread's rows should hold:
+  // 136 or, in the planes of several leaves together, 208.
   static constexpr int64_t most_rows(int64_t element_bytes, int leaves) {
     return (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
   }
-  // After its first row, a thread loads so many rows at once. For items, they are fewer than for numbers: the loop over
-  // them is unrolled, and each copy of a caller's function takes time to compile. A thread has an odd number of rows,
-  // so that neighbouring groups read different banks. The number may be even if a slice has 128 bytes of a row
-  // (`wide`), as these cover all banks.
+  // After its first row, a thread loads so many rows at
+  // once. A thread has an odd number of rows in all, so
+  // that neighbouring groups read different banks. The
+  // number may be even if a row has 128 bytes (`wide`).
   static constexpr int step(int64_t element_bytes, int leaves, bool wide) {
     return leaves == 0 ? 8 : wide && most_rows(element_bytes, leaves) % 5 == 1 ? 5 : 4;
   }
@@ -42,7 +42,7 @@ struct RowScanTiling {
     const int step = RowScanTiling::step(element_bytes, leaves, wide);
     return static_cast<int>(1 + maximum<int64_t>((most_rows(element_bytes, leaves) - 1) / step, 1) * step);
   }
-  // Whether a slice has at least 128 bytes of a row.
+  // Whether a row has at least 128 bytes.
   constexpr bool wide() const { return width * element_bytes >= 128; }
   constexpr int thread_rows() const { return thread_rows(element_bytes, leaves, wide()); }
   constexpr int vector() const { return static_cast<int>(16 / element_bytes); }
@@ -75,8 +75,8 @@ struct RowScanTiling {
   int64_t mark_words() const { return rows / 32 + 1; }
 };
 
-// A ticket counter and the look-back words of each problem's slices, then a bit for each row, which marks heads. They
-// are zeroed before the first kernel.
+// A ticket counter and the look-back words of each problem's slices, then
+// the bits that mark heads. They are zeroed before the first kernel.
 struct RowScanScratch {
   uint64_t* look_back;
   uint32_t* marks;

@@ -1,11 +1,11 @@
-// Makes the parameter of the kernel of scan_rows on the host, for operators of any kind.
+// Makes the parameter of scan_tiles on the host.
 #pragma once
 
 #include "ops/scan_rows/kernels.cuh"
 
 namespace mgpu::cuda::row_scanning {
 
-// The caller sets the arrays and the direction.
+// The caller sets the arrays, `exclusive` and `reverse`.
 template <typename Operator>
 RowScan<Operator> make_task(const RowScanTiling& tiling, const Segments& segments, int64_t state_bytes,
                             const RowScanScratch& scratch) {
