@@ -52,8 +52,8 @@ struct ExactSum {
     return {at, is_negative ? uint64_t{0} - magnitude : magnitude};
   }
 
-  // Adds a multiple of an exponent's unit, if the limbs are numbered from kLargestExponent: calls add(limb, value) for
-  // one limb or two. The lower one gets less than the unit of the other, so it keeps room for the items.
+  // Adds a multiple of an exponent's unit, if the limbs are numbered from kLargestExponent.
+  // Calls add(limb, value) for one limb or two.
   template <typename Add>
   MGPU_HOST_DEVICE void add_multiple(int64_t multiple, uint32_t exponent, Add add) const {
     const unsigned below = kLargestExponent - exponent, at = limb(exponent, kLargestExponent);

@@ -4,9 +4,9 @@
 
 namespace mgpu {
 
-// Several searches in lockstep, so that one read of each is in flight at the same time. A finished search reads
-// position 0, because a branch would separate the reads. `before(k, item)` says whether search k continues after the
-// item that read(k, i) gave.
+// Several searches in lockstep, so that their reads overlap. A finished search reads position 0.
+// `before(k, item)` says whether search k continues after
+// the item that read(k, i) gave.
 template <int kCount, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before) {
   Index longest = 0;

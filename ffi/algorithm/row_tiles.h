@@ -43,8 +43,8 @@ struct RowTiles {
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
-  // The items of a thread if the threads of a row share `items` items. odd_share is odd if more than four threads share
-  // a row, so that these access different banks of shared memory.
+  // The items of a thread if the threads of a row share `items` items.
+  // odd_share is odd if more than four threads share a row, against bank conflicts.
   int share(int64_t items) const { return static_cast<int>(ceil_div<int64_t>(items, lanes.divisor)); }
   int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
 };

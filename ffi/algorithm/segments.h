@@ -89,9 +89,9 @@ struct Segments {
     return {row_begin + minimum(begin, offset), row_begin + clamp(end, offset + 1, live)};
   }
 
-  // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` is
-  // the range of the tile's heads, from listed_from. If there are more than two heads per position, each position is
-  // searched for among the heads, so the tile's width bounds the work.
+  // Calls mark(position) for the positions of `tile` that start a segment; `lanes` lanes share the work.
+  // `listed` is the range of the tile's heads, from listed_from.
+  // If there are more than two heads per position, each position is searched for among the heads.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
     if (has_flags() || counts.given()) {

@@ -19,8 +19,8 @@ struct SetRule {
   }
 };
 
-// Takes the smaller of the next two items, or both if they are a pair. Members are 0 or 1, so that loops on the CPU
-// need no unpredictable branch.
+// Takes the smaller of the next two items, or both if they are a pair.
+// Members are 0 or 1.
 struct SetStep {
   int take_a;
   int take_b;

@@ -239,7 +239,7 @@ template <typename Bins>
 __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ CountTask task, Bins bins) {
   using Item = typename Bins::Item;
   using Vector = Vector<Item>;
-  constexpr int kInFlight = minimum<int>(sizeof(Item), 4);  // vectors loaded before the first use
+  constexpr int kInFlight = minimum<int>(sizeof(Item), 4);  // vectors
   extern __shared__ uint4 shared_memory[];
   unsigned* const counters = reinterpret_cast<unsigned*>(reinterpret_cast<char*>(shared_memory) + Bins::kSharedBytes);
   const CountBinsOperands& operands = task.operands;

@@ -63,7 +63,7 @@ template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_constant__ GroupSearchTask task) {
   start_next_kernel();
   extern __shared__ __align__(16) int32_t table[];
-  constexpr int kInFlight = 8;  // loads issued before the first use
+  constexpr int kInFlight = 8;
   const int64_t problem = blockIdx.x / task.parts;
   const int64_t part_number = blockIdx.x - problem * task.parts;
   const auto walk = task.operands.walk<Index, kForward>(problem);

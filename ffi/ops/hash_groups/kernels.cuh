@@ -1,5 +1,5 @@
-// The kernels of hash_groups. A block combines the rows of each key in a table in shared memory.
-// It then combines this table with that in device memory, whose places are claimed by compare-and-swap.
+// The kernels of hash_groups. A block combines rows of equal keys in a table in shared memory, and then this table with
+// that in device memory. Rows that find no place in the block's table go to device memory at once.
 // With `bucketed`, the rows of each tile are first sorted by bucket, the highest bits of a key's hash.
 // A block then has a range of rows in the order of the buckets.
 // The states are integers, so the order of the rows does not matter.
@@ -14,8 +14,8 @@
 namespace mgpu::cuda::hash_grouping {
 
 constexpr int kGroupKeys = 4;          // neighbouring entries of a block's table, which a thread reads at once
-constexpr int kMaxProbes = 8;          // the most probes for a key
-constexpr int kMaxFarProbes = 1 << 9;  // the same for the table in device memory, where a probe reads one entry
+constexpr int kMaxProbes = 8;          // the most probes of find_entry
+constexpr int kMaxFarProbes = 1 << 9;  // the most probes of combine_far, which read one entry each
 constexpr int kNoEntry = -1;
 
 // One problem.

@@ -299,8 +299,8 @@ __global__ void __launch_bounds__(kThreads, IntervalTile{sizeof(typename Operato
 
 // ---- Groups of rows in device memory
 
-constexpr int kMostColumns = 8;               // the most columns of a tile
-constexpr int kLevelsAtOnce = 3;              // the levels per launch
+constexpr int kMostColumns = 8;  // of a tile
+constexpr int kLevelsAtOnce = 3;
 constexpr int kTileGroups = kGroup * kGroup;  // a tile's groups in the first of these levels
 
 MGPU_HOST_DEVICE int64_t slices(int64_t width) { return ceil_div<int64_t>(width, kMostColumns); }

@@ -18,7 +18,7 @@ struct IntervalTile {
   constexpr int blocks() const { return state_bytes == 16 ? 2 : 4; }  // the blocks per multiprocessor
 };
 
-// If items are rows, the results of a tile of intervals have about this many elements.
+// If items are rows, a tile has one interval, or as many as have at most this many elements of results.
 constexpr int64_t kIntervalTileElements = 2048;
 
 // Level l has a row of states for each whole group of kIntervalGroup^l rows.

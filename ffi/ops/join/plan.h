@@ -7,7 +7,7 @@ namespace mgpu {
 
 constexpr TileShape join_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
 constexpr int64_t kJoinHeavy = 1 << 16;  // a tile with more output rows is heavy: blocks share it
-constexpr int64_t kJoinUnit = 1 << 15;   // a block's share of a heavy tile
+constexpr int64_t kJoinUnit = 1 << 15;   // the output rows of a heavy tile that a block writes at a time
 
 // The boundary of two tiles, in the merge in which B's items come before equal items of A. `b` is the number of B's
 // items before it; `entering` is how many of these have the key of A's next item.
