@@ -21,7 +21,7 @@ def is_random_key(dtype: DTypeLike) -> bool:
 
 
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
-    """`jnp.where`. For numbers and arrays of one shape and dtype, it makes no nested `jit`."""
+    """`jnp.where`, without its nested `jit` where it can do without."""
     like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
     if like is None or _over_a_mesh(like):
         return jnp.where(condition, x, y)

@@ -63,8 +63,7 @@ def align(
 
     Each device gets about equally many items of both together, and the devices' keys are in order. `merge`,
     `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations accept the result with
-    `aligned=True`. Without that, each of them aligns its arrays itself, so `align` pays off if several work on the same
-    arrays.
+    `aligned=True`. So it pays off if several of them work on the same arrays.
 
     Args:
       a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, over all devices of the axis. Floats are

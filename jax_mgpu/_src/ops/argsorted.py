@@ -46,7 +46,7 @@ def scattered(order: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns the same as `scattered`, by a sort, which is faster for long permutations on a GPU."""
+    """Returns the same as `scattered`, by a sort."""
     words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
     with by_construction():
         moved = Sort("sort", order, bits=max(1, (order.shape[0] - 1).bit_length())).run(words)

@@ -38,7 +38,7 @@ def bulk_remove(
     Args:
       x: `[n, …]`, any dtype.
       indices: `[m]` integers, sorted and unique. An index `>= n` (or `>= count`) is padding and may be repeated.
-      size: the static length of the result (default `n - m`, which is exact without padding).
+      size: the static length of the result (default `n - m`, or 0 if `m` is larger).
       fill_value: the value of rows past the last kept one.
       count: the number of live items of `x`, an integer scalar (default `n`).
       axis_name: remove items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Indices are

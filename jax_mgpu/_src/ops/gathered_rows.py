@@ -325,7 +325,7 @@ def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> j
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """Returns, for each row of x, the sum of the weighted cotangents of its entries."""
+    """Returns, for each row of x, the sum of its entries' cotangents, times their weights if given."""
     del op, wide
     x, indices = operands.x, operands.indices
     exact = wide_dtype(x.dtype)

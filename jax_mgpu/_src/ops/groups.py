@@ -195,7 +195,7 @@ def _groups_of_one_device(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Groups by tables on a GPU if they suffice, else by a sort of the rows, as derivatives do."""
+    """Groups by tables on a GPU if they suffice; else, and for derivatives, by a sort of the rows."""
     table = table_for(keys, leaves, size)
     # JAX keeps these functions, so they must hold no arrays.
     form = keys.replaced([]) if isinstance(keys, Columns) else None
@@ -255,7 +255,7 @@ def sorted_groups(
     size: int,
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array, jax.Array]:
-    """Sorts the rows; returns the groups' keys, each value's results, the number of groups, and their first rows."""
+    """Sorts the rows; returns the groups' keys, the values' results, the number of groups, and where they start."""
     name = asked.name
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)

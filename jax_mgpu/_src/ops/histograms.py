@@ -109,8 +109,8 @@ def histogram(
 
     Args:
       x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
-      bins: the edges, `[m]`, sorted, of the same dtype, at least two; or a static number of bins of equal width. A bin
-        includes its lower edge but not its upper one; the last bin includes both.
+      bins: the edges, `[m]`, sorted, of the same dtype, at least two; or a static number, at least 1, of bins of equal
+        width. A bin includes its lower edge but not its upper one; the last bin includes both.
       range: the lowest and the highest edge of a number of bins. By default these are the smallest and the largest
         item. If these are equal, the edges are 0.5 below and 0.5 above; without items, they are 0 and 1.
       weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
@@ -148,7 +148,7 @@ def histogram(
     if range is not None:
         raise value_error(name, "range", "None where bins are edges", repr(range))
     if weights is None and axis_name is None:
-        return _between_edges(x, bins)  # calls with arrays alone take the least time
+        return _between_edges(x, bins)
     return _between_edges(x, bins, weights, axis_name=axis_name)
 
 

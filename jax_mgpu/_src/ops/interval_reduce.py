@@ -189,8 +189,8 @@ def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Arra
 def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
     """Returns tables, one after the other, and the totals of blocks of `1 << levels` states.
 
-    For each level, the entry of a state combines the states from it to the middle of its part. In the last two tables,
-    it combines the states from it to the end of its block, and from the start of its block to it.
+    For each level, the entry of a state combines the states between it and the middle of its part, itself included. In
+    the last two tables, it combines the states from it to the end of its block, and from the start of its block to it.
     """
     tables, begins, ends = [], states, states  # at first, each part is one state
     for level in range(levels):

@@ -477,7 +477,7 @@ def _add_intervals(
 
         return cond(_are_ordered(begins, sizes, most), when_sorted, add_by_id, rows)
 
-    # A thread adds all items of one element, so an element in many intervals is slow.
+    # On a GPU, a thread adds all items of one element, so an element in many intervals is slow.
     most = 64 if count * rows.shape[1] < MANY_ELEMENTS else max(64, 2 * -(-size // count))
     return cond(_are_ordered(starts, lengths, most), in_order, in_any_order, rows)
 

@@ -146,11 +146,11 @@ def join(
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `null_equal=False` or `axis_name`.
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns may
-        have up to 64 bits in all. Each device gets an equal share of the result's rows; one row of a may have its rows
-        on several devices. Indices are positions in the global arrays; `size` and the number are the device's own.
+        have up to 64 bits in all. Each device gets about an equal share of the result's rows; one row of a may have its
+        rows on several devices. Indices are positions in the global arrays; `size` and the number are the device's own.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device. Each
-        device gets the rows of the result that its own rows of a make. If kind is right or outer, it gets an equal
-        share instead, and rows of the result move.
+        device gets the rows of the result that its own rows of a make. If kind is right or outer, it gets about an
+        equal share instead, and rows of the result move.
 
     Returns: A `JoinResult`: int32 indices (int64 for an input of 2^31 items or more), -1 past the count. `count` is
       int64 if int32 might be too narrow and `jax_enable_x64` is on. Without it, a count that int32 cannot hold is given

@@ -289,7 +289,7 @@ class Ragged:
 
     @property
     def count(self) -> jax.Array:
-        """Where the last row ends, a scalar; it is the number of items if there are no gaps."""
+        """Where the last row ends, a scalar, which is the number of items if rows begin at 0 without gaps."""
         return jnp.asarray(self.segments.count)
 
     @property

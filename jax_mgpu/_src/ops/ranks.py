@@ -276,7 +276,7 @@ def _def_jvp(operation: Operation) -> None:
 # Items are selected rather than sorted if k is at most n // SELECTED_PART.
 SELECTED_PART = 4
 CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
-CUDA_MIN_ROW = 2048  # shorter rows are sorted if there are more than CUDA_FEW_ITEMS items
+CUDA_MIN_ROW = 2048  # shorter rows may be sorted if there are more than CUDA_FEW_ITEMS items
 CUDA_FEW_ITEMS = 2**16
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects up to 64 items of a row of at most 2,048
 

@@ -186,10 +186,9 @@ def reduce(
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n), in one pass over memory, except that `"var"`, `"std"` and names that begin with `nan` may take a few,
-    `"median"` takes the time of `quantile`, and `"nunique"` that of a sort. The tree of operations is fixed, so float
-    results are the same in every run. A function is compiled into the CUDA kernels; on other platforms, and if it
-    cannot be compiled, a loop in plain JAX runs it.
+    Time is O(n), except that `"median"` takes the time of `quantile`, and `"nunique"` that of a sort. The tree of
+    operations is fixed, so float results are the same in every run. A function is compiled into the CUDA kernels; on
+    other platforms, and if it cannot be compiled, a loop in plain JAX runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -406,11 +405,11 @@ def segmented_reduce(
       TypeError: as `reduce`.
       ValueError: as `reduce`.
 
-    Time is O(n + m) for any lengths of the segments: items and segment ends are consumed in equal tiles (merge path, as
-    in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`, rows are
-    read in place, except that rows are gathered first for functions, `map`, `"argmin"`, `"argmax"`, `"var"`, `"std"`,
-    `"median"`, `"nunique"`, `"count"`, `"first"`, `"last"`, and names that begin with `nan`. The derivative by x adds
-    up rows by index in a fixed order, in float32 or wider; the derivative by a weight is a dot of rows.
+    Except for `"median"` and `"nunique"`, time is O(n + m) for any lengths of the segments: items and segment ends are
+    consumed in equal tiles (merge path, as in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector
+    Multiplication", 2016). With `indices`, rows are read in place, except that rows are gathered first for functions,
+    `map`, `"argmin"`, `"argmax"`, `"var"`, `"std"`, `"median"`, `"nunique"`, `"count"`, `"first"`, `"last"`, and names
+    that begin with `nan`. Derivatives add up rows in a fixed order, in float32 or wider.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

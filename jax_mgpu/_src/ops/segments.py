@@ -68,7 +68,8 @@ class Segments(Ranges):
 
     Raises:
       TypeError: an argument does not hold integers.
-      ValueError: an argument's shape is not one of the above, or the host knows segments that overlap.
+      ValueError: an argument's shape is not one of the above, or the host knows segments that overlap or are out of
+        order.
 
     Attributes:
       starts: where each segment starts.

@@ -19,7 +19,7 @@ from jax_mgpu._src.core.operation import ABSENT, Operation
 class Method(enum.IntEnum):
     """How kernels sort keys: their attribute `method`. Heads and flags need MERGING."""
 
-    MERGING = 0  # merges whole rows; segments are sorted by the fastest method
+    MERGING = 0  # merges rows without segments, and sorts segments by the fastest method
     FASTEST = 1
     NEARLY_SORTED = 2  # merges runs only where they overlap
     PARTITIONING = 3  # a stable partition by the highest `bits` bits, or more

@@ -148,7 +148,7 @@ def lookup(
     return moved(cond(of_all(is_by_place), by_place, by_search))
 
 
-CPU_MIN_PLACED = 4096  # for fewer keys, a CPU neither sorts them nor makes a table of positions
+CPU_MIN_PLACED = 4096  # from as many keys on, a CPU may sort them, or make a table of positions
 CPU_MIN_DISPATCHED = 128  # from as many keys on, XLA would run the program of a lookup on another thread
 
 
