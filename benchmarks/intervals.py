@@ -25,7 +25,6 @@ WIDE_ELEMENTS = 64  # elements of a float32 row of 256 bytes
 
 
 def _sources(runs: Intervals, starts: Any) -> Any:
-    """Returns each item's source position."""
     n = runs.x.size
     return jnp.repeat(starts - runs.offsets, runs.lengths, total_repeat_length=n) + jnp.arange(n, dtype=jnp.int32)
 

@@ -57,7 +57,6 @@ class Program:
 
     @property
     def calls(self) -> int:
-        """The number of calls in one run."""
         return self.rounds * len(self.input_sets)
 
     @property

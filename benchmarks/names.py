@@ -75,7 +75,6 @@ def _below(limit: int, dtype: str = "int32") -> Draw:
 
 @functools.cache
 def _arrays(*drawn: tuple[Draw, Shape]) -> Callable[..., tuple[Any, ...]]:
-    """Returns the `inputs` of a case."""
     return lambda rng, scale: tuple(draw(rng, shape) for draw, shape in drawn)
 
 

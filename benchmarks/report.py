@@ -140,7 +140,6 @@ def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _behind(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Lists rows slower than the fastest peer by more than 2%, the slowest first."""
     fastest = [(min((peer["ratio"] or 9 for peer in row["peers"].values()), default=9), row) for row in rows]
     behind = sorted((pair for pair in fastest if 1 / pair[0] > CLOSE), key=lambda pair: pair[0])
     return [f"behind by {1 / ratio - 1:.0%}: {row_of(row)}" for ratio, row in behind]

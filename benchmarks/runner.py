@@ -259,7 +259,6 @@ class Runner:
         return {name: program for name, program in compiled.items() if program is not None}
 
     def _check(self, case: Case, programs: dict[str, Program], outcomes: dict[str, Outcome]) -> None:
-        """Compares peers with our side unless that failed."""
         ours = None
         for name, program in list(programs.items()):
             if "" not in programs:
@@ -274,7 +273,6 @@ class Runner:
                 del programs[name]
 
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
-        """Times one call, or several if it is too short."""
         timing = self._timing(program)
         if self.on_cpu or timing.median > self._pace.short_ms:
             return timing

@@ -55,7 +55,6 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """The fastest peer's time divided by ours."""
         return min(self.peers.values()) / self.ours if self.peers else None
 
 

@@ -266,7 +266,6 @@ def interpret(
 
 
 def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """Returns the results of one equation of a jaxpr."""
     if equation.primitive.name == "pvary":  # operands already vary
         return list(operands)
     given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
@@ -337,7 +336,6 @@ def automatic_devices(ctx: LoweringContext) -> int:
 
 
 def whole_axes(x: jax.Array) -> jax.Array:
-    """Unshards all axes."""
     if not is_sharded(x):
         return x
     result: jax.Array = jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
@@ -481,12 +479,10 @@ OPTIONS = (
 
 
 def has_64_bits() -> bool:
-    """Whether `jax_enable_x64` is on."""
     return bool(_config.enable_x64.value)
 
 
 def compiles() -> bool:
-    """Whether `jax.jit` compiles, as it does unless `jax_disable_jit` is on."""
     return not _config.disable_jit.value
 
 
@@ -497,13 +493,11 @@ def cond(holds: jax.Array, true: Callable[..., T], false: Callable[..., T], *ope
 
 
 def fori_loop(begin: int, end: int | jax.Array, body: Callable[[Any, T], T], first: T) -> T:
-    """`jax.lax.fori_loop`."""
     result: T = jax.lax.fori_loop(begin, end, body, first)
     return result
 
 
 def platform_dependent(*operands: Any, default: Callable[..., T], **ways: Callable[..., T]) -> T:
-    """`jax.lax.platform_dependent`."""
     result: T = jax.lax.platform_dependent(*operands, default=default, **ways)
     return result
 
@@ -535,7 +529,6 @@ def _outermost_trace() -> Any:
 
 
 def inner_jaxprs(equation: JaxprEqn) -> Iterable[Any]:
-    """Returns the jaxprs that an equation calls."""
     return jaxprs_in_params(equation.params)
 
 
@@ -549,17 +542,14 @@ def has_primitive(jaxpr: Any, prefixes: tuple[str, ...]) -> bool:
 
 
 def is_zero(tangent: object) -> bool:
-    """Whether a tangent or cotangent is a symbolic zero."""
     return isinstance(tangent, ad.Zero)
 
 
 def zero_tangent(primal: jax.Array) -> Any:
-    """Returns the symbolic zero tangent of a value."""
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
 def ffi_api_version() -> tuple[int, int] | None:
-    """Returns the FFI API version of the installed jaxlib."""
     header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
     return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None

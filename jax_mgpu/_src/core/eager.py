@@ -128,7 +128,6 @@ class _Public:
         return program.call(*leaves)
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Calls the function itself; errors of unknown sizes name it."""
         try:
             return self.function(*positional, **named)
         except (InconclusiveSize, UnknownSizeError) as error:  # the error names the outermost function

@@ -128,11 +128,9 @@ class Operation:
 
     @property
     def platforms(self) -> Sequence[str]:
-        """The platforms with kernels."""
         return tuple(platform for platform in library.platforms() if self.only in (None, platform))
 
     def warn_without_kernels(self, platforms: Sequence[str]) -> None:
-        """Warns once that these platforms run plain JAX."""
         if self.only is None:
             _warn_without_kernels(platforms)
 
@@ -147,7 +145,6 @@ class Operation:
         return None
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the attributes with which the handlers are called."""
         del operands
         return dict(attributes)
 
@@ -548,7 +545,6 @@ def _fallback_of(
 def run_fallback(
     operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any], devices: int = 1
 ) -> Sequence[Any]:
-    """Runs plain JAX over a batch."""
     if devices == 1 and (folded := operation.fold_batch(operands, attributes)) is not None:
         return folded
 

@@ -245,8 +245,6 @@ class _Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An equation over `_Value`s."""
-
     jaxpr: Any
     equation: Any
     inputs: tuple[_Value, ...]
@@ -510,7 +508,6 @@ class _Scalars:
         return results
 
     def _branches(self, branches: Sequence[Any], which: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Evaluates all branches, and chooses the results of one."""
         cases = [self._jaxpr(branch.jaxpr, branch.consts, arguments) for branch in branches]
         results = []
         for values in zip(*cases, strict=True):

@@ -54,7 +54,6 @@ class Kind(enum.IntEnum):
 
     @property
     def gives_index(self) -> bool:
-        """Whether results are indices."""
         return self in (Kind.ARGMIN, Kind.ARGMAX)
 
     @property
@@ -256,7 +255,6 @@ def expect_no_array_function(operation: str, op: Any, takes_functions: bool = Tr
 
 
 def _like_item(operation: str, argument: str, item: Pytree, leaves: Sequence[jax.Array], structure: PyTreeDef) -> Any:
-    """Returns an identity or initial value with the types and shapes of an item."""
     given, given_structure = flatten(item)
     if given_structure != structure:
         raise type_error(operation, argument, f"the structure of x, {structure}", given_structure)
@@ -351,14 +349,12 @@ def scan_results(
     reverse: int,
     total: int,
 ) -> Sequence[Any]:
-    """Returns the result of `scan`."""
     states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
     results = [mask_dead(operator.finish(states), n, count, operator.dead)]
     return [*results, operator.finish(last)] if total else results
 
 
 def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> Any:
-    """Returns the result of `reduce`."""
     if n == 0:
         return operator.finish(of_nothing(operator, x, count))
     _, states = _states(operator, x, n)

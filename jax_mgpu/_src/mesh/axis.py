@@ -16,10 +16,7 @@ from jax_mgpu._src.core.compat import invariant_gather, is_of_cpus, reconcile_vm
 
 
 def before(x: jax.Array) -> jax.Array:
-    """Returns, for each device, the sum of the values of earlier devices; x is `[..., devices, any]`.
-
-    XLA fuses this sum of a few numbers with its operands, whereas a running sum is a kernel of its own.
-    """
+    """Returns, for each device, the sum of the values of earlier devices; x is `[..., devices, any]`."""
     devices = jax.lax.broadcasted_iota(jnp.int32, (x.shape[-2],) * 2, 0)
     earlier = devices > devices.T
     return jnp.sum(jnp.where(earlier[:, :, None], x[..., None, :, :], 0), axis=-2, dtype=x.dtype)
@@ -70,7 +67,7 @@ class Axis:
 
     @functools.cached_property
     def shares_memory(self) -> bool | None:
-        """Whether the devices share their memory, as on CPUs; None if the mesh does not name its devices.
+        """Whether the devices share their memory, as CPUs of one process do; None if the mesh names no devices.
 
         An axis of vmap lies within a device.
         """

@@ -165,7 +165,7 @@ def _runner(axis: Axis, *, fill: int | None, most_travel: bool) -> Callable[[Sen
 
 
 def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]) -> Callable[..., T]:
-    """Calls `gathered` where devices share their memory, on CPUs or within a device; else `spread`.
+    """Calls `gathered` where devices share their memory (`Axis.shares_memory`), else `spread`.
 
     If the mesh names its devices, only the form of their platform is traced. Otherwise both are, and the lowered
     program has one.
@@ -297,7 +297,7 @@ def _updates(parts: Parts) -> list[jax.Array]:
     updates = jnp.arange(number + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array, places: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns where the updates of parts of these sizes begin, and their sizes; no product can overflow."""
+        """Returns where the updates of parts of these sizes begin, and their sizes."""
         sizes, places = sizes[:, None], places[:, None]
         edges = sizes // number * updates + sizes % number * updates // number
         aligned = jnp.maximum(((places + edges) & -LINE_ITEMS) - places, 0)

@@ -41,12 +41,10 @@ class _Side:
 
     @property
     def begin(self) -> jax.Array:
-        """The global index of this device's first row."""
         return self.axis.own(begins_of(self.counts))
 
     @property
     def sorted_count(self) -> jax.Array:
-        """The number of live sorted keys of this device, as an operand: `[1]`."""
         return self.axis.own(self.sorted_counts).reshape(1)
 
     def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
@@ -96,7 +94,7 @@ class Moved:
         return self._to_rows(jnp.where(number > 0, low, -1))
 
     def equals(self) -> list[jax.Array]:
-        """Returns the place of the first equal key, unspecified past the live rows, and the number of equal keys."""
+        """Returns each row's place among b's sorted keys, unspecified past the live rows, and its number of equals."""
         return self._a.to_rows(self.pair.equals(0))
 
     def is_alone(self) -> jax.Array:
@@ -144,12 +142,12 @@ class Gathered:
         return self._search(exact=True)
 
     def equals(self) -> list[jax.Array]:
-        """Returns the place of the first equal key among b's sorted keys, and the number of equal keys."""
+        """Returns each row's place among b's sorted keys, unspecified past the live rows, and its number of equals."""
         low, high = (self._search(right=right) for right in (False, True))
         return [low, high - low]
 
     def is_alone(self) -> jax.Array:
-        """Returns which rows of b have no equal key in a."""
+        """Returns which rows of b have no equal key in a; unspecified past the live rows."""
         swapped = [self._operands[i] for i in (1, 0, 3, 2)]
         return Gathered(self._axis, swapped, self._is_sorted[::-1]).first_equal() < 0
 

@@ -176,7 +176,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
 def scan(
     axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[Any]:
-    """Returns the prefixes at this device's items, earlier devices' items included."""
+    """Returns the results of a scan over all devices at this device's items, and the total if it is asked for."""
     local = _local(axis, op, x, n, count)
     combine = local.combine(reverse)
     every = _EveryState(axis, local.has_items, local.total(count, reverse))

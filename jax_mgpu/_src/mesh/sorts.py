@@ -159,10 +159,7 @@ def received_in_order(
     descending: bool,
     bits: int | None = None,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns received keys with their leaves, sorted stably; each sender has sorted its part.
-
-    Each part is a run, and neighbouring runs are merged in place, however long they are.
-    """
+    """Returns received keys with their leaves, sorted stably; each sender has sorted its part."""
     n = parts.slots
     options: dict[str, Any] = {"descending": descending}
     if n <= FEW_KEYS:
@@ -176,7 +173,6 @@ def received_in_order(
 def _sorted(
     operation: str, keys: jax.Array, leaves: Sequence[jax.Array], **options: Any
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Sorts this device's keys with their leaves."""
     found = Sort(operation, keys, **options).run(list(leaves) or None)
     return found if leaves else (found, [])
 
