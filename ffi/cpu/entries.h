@@ -201,7 +201,7 @@ void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   if (from != items) std::copy(from, from + count, items);
 }
 
-// A stable sort by the method that is faster for this many items.
+// A stable sort: by merges if there are few items, else by digits.
 template <bool kTotalOrder, typename Item, typename Order>
 void sort_entries(Item* items, Item* scratch, int64_t count, const Order& order) {
   if (count < 64 * static_cast<int64_t>(sizeof(typename Order::Word))) {

@@ -9,7 +9,7 @@
 
 namespace mgpu::cpu {
 
-// Combines parts in a tree with eight children per node: a part of a float sum is rounded fewer times than in a chain.
+// Combines parts in a tree with eight children per node; the top node may have more.
 template <typename Operator>
 class Running {
   using State = typename Operator::State;

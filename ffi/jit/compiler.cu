@@ -178,7 +178,7 @@ struct Request {
   std::vector<std::string> names;
   std::string option;
 
-  // The key names everything that the image depends on.
+  // The key names what the image depends on.
   std::string key() const {
     std::string text = "NVRTC " + std::to_string(nvrtc().major) + "." + std::to_string(nvrtc().minor) + ", headers " +
                        compiled::embedded_headers_digest() + ", " + option;

@@ -19,7 +19,7 @@ struct Image {
 // The file that the compiler gets: `header`, and the function as the struct `mgpu::function::Function`.
 std::string source_file(std::string_view header, std::string_view function);
 
-// `key` holds everything that an image depends on.
+// `key` names what the image depends on.
 std::optional<Image> read_image(const std::string& key, size_t names);
 void keep_image(const std::string& key, const Image& image);
 

@@ -59,7 +59,7 @@ int64_t max_bytes(const Table& table, const Problem& problem, Bytes bytes) {
 
 struct PlanReport {
   std::string variant;    // the name of the row
-  std::string condition;  // why the row was taken
+  std::string condition;  // the condition of the row
   std::map<std::string, int64_t> tiles;
   double passes = 1;      // over memory: one pass reads the operands and writes the results
   int64_t workspace = 0;  // bytes of this plan; a call gets the bytes of the plan that takes the most

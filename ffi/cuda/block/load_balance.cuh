@@ -23,7 +23,7 @@ struct TileWork {
   // In a tile of more objects than this, each output searches for its object.
   static constexpr int kMaxMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
-  // The slots of a tile, one of them for the object `before`. If there are too few, each output makes its own slot.
+  // The slots of a tile, one of them for the object `before`. In a tile of more objects, outputs make their own slots.
   static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot) + 1;
 
   struct Shared {

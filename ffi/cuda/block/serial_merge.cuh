@@ -196,8 +196,8 @@ __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take
   for (int i = 0; i < kItems; ++i) {
     const uint32_t next = taken + kWidth;
     const Word word = shared_load<Word>(next);
-    bool other;                   // among equals, true if the word just read is B's
-    if constexpr (kWidth <= 4) {  // two instructions
+    bool other;  // among equals, true if the word just read is B's
+    if constexpr (kWidth <= 4) {
       other = (uint64_t{held} << 32 | b_begin) <= (uint64_t{word} << 32 | next);
     } else {
       other = (held < word) | ((held == word) & (b_begin <= next));

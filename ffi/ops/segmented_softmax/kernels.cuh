@@ -94,7 +94,7 @@ struct Softmax {
     const int64_t row = segments.row(position);
     return position - row * segments.length < segments.live(row);
   }
-  // The tile in which the segment begins that is open at the start of `tile`.
+  // The tile in which the segment that is open at the start of `tile` begins.
   __device__ __forceinline__ int64_t owner(int64_t tile) const {
     const int64_t head = restarts.flat_head(maximum<int64_t>(listed[tile] - 1, 0));
     return clamp<int64_t>(head / tiling.tile_rows, 0, maximum<int64_t>(tile - 1, 0));
@@ -275,7 +275,7 @@ struct StagedTile {
   Float* places;
   int items;
 
-  // The places of a vector are neighbours, because a thread's rows are whole vectors.
+  // The items of a vector have neighbouring places, because a thread's rows are whole vectors.
   __device__ __forceinline__ Float* place(int i) const {
     return places + i + static_cast<int>(task.group_items.quotient(i)) * task.tiling.gap(sizeof(Float));
   }
@@ -551,8 +551,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
   normalize_exactly<kStaged>(task);
 }
 
-// Tangents need one total of each segment. Both operands
-// are read twice, because registers have no room for them.
+// Tangents need one total of each
+// segment. Both operands are read twice.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;

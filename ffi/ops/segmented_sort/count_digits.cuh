@@ -109,8 +109,8 @@ __device__ void clear_sums(const P& problem, int64_t tiles) {
   for (int64_t i = blockIdx.x * int64_t{kCountThreads} + threadIdx.x; i < words; i += step) problem.sums[i] = 0;
 }
 
-// `parts` blocks share a row, `part_items` items each, and the last of these blocks to finish computes the starts.
-// Shared memory has problem.places * kDigits * P::kCounterCopies counters.
+// `parts` blocks share a row, at most `part_items` items each, and the last of these blocks to finish
+// computes the starts. Shared memory has problem.places * kDigits * P::kCounterCopies counters.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads)
     count_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {

@@ -40,8 +40,8 @@ template <typename Word, typename Payload, bool kFew>
 constexpr DigitShape kDigitShape =
     digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
 
-// A whole row is a segment. Segments from heads (kListed) are listed by a kernel if they are not empty. Tiles lie
-// within segments, and are numbered over all of them.
+// A whole row is a segment. With kListed, segments are those that a kernel
+// has listed. Tiles lie within segments, and are numbered over all of them.
 template <typename Order_, typename Payload_, typename Offset_, bool kListed_, bool kFew = false>
 struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   using Order = Order_;

@@ -82,8 +82,8 @@ struct TileRuns {
   int64_t from[kRuns];
 };
 
-// Each run is followed by `kItems` copies of the largest code as sentinels, so that merges need not check where a run
-// ends.
+// Each run is followed by `kItems` copies of the
+// largest code, which are sentinels for merges.
 template <typename P>
 struct MergeRowsShared {
   static_assert(P::kCell % P::kTile == 0);
@@ -98,8 +98,8 @@ struct MergeRowsShared {
   // The low half of the shared address that a merged item came from.
   uint16_t from[P::kHasPayload ? ceil_div(P::kTile, kItems) * kItems : 1];
   uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
-  // Payload as wide as the codes is copied to shared memory too: to `payload` or, if a second level of merging hides
-  // the copy, over the codes once they are merged.
+  // Payload as wide as the codes is copied to shared memory too: to `payload` or,
+  // with two levels of merging, over the codes once the first level has read them.
   static constexpr bool kStaged = P::kHasPayload && sizeof(typename P::Payload) == sizeof(typename P::Word);
   alignas(kChunkBytes) typename P::Payload payload[kStaged && P::kPairs ? kRoom : 1];
   static_assert(sizeof(codes) <= 1 << 16);

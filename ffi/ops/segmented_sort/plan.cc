@@ -80,8 +80,8 @@ int64_t row_ranks_bytes(const Problem& problem) {
   return row_digit_bytes(length(problem), 2 + width(problem), true) + kRowDigitStaticBytes;
 }
 
-// ---- Whole rows of few comparisons, which are all made at once. Many short rows are faster where several share a
-// block.
+// ---- Whole rows of few comparisons: each item is compared with the others of its row. Many short rows are faster
+// where several share a block.
 int64_t comparisons(const Problem& problem) { return total(problem) * length(problem); }
 bool has_few_comparisons(const Problem& problem) {
   return length(problem) <= kOneCellShape.cell() && rows(problem) <= int64_t{1} << 15 &&

@@ -16,9 +16,9 @@ struct Traits;
 constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
-// ---- Whole rows, without heads. Blocks of shape `sort` sort cells; blocks of shape
-// `merge` merge tiles, which are a cell or parts of one. A merging block has a thread
-// to spare, because the two merges of its first level each take whole threads.
+// ---- Whole rows, without heads. Blocks of shape `sort` sort cells;
+// blocks of shape `merge` merge tiles, which are a cell or parts of
+// one. A merging block has a thread more than its tile needs.
 struct RowShape {
   TileShape sort;
   TileShape merge;
@@ -30,8 +30,8 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
-// For few items (kPairs). A block merges two runs in
-// less than half the time that it takes for four.
+// For few items (kPairs):
+// a block merges two runs.
 constexpr RowShape pairs_shape(int key_width, bool has_payload) {
   if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
   return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
@@ -55,11 +55,11 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
   return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
 }
 
-// Items per thread. With fewer, a row would have more warps, and so more counts to add up.
+// The most items of a thread.
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
-  int threads = kDigits;  // a thread adds up the counts of a digit
+  int threads = kDigits;
   while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
   return threads;
 }
@@ -89,8 +89,8 @@ constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_item
   // Many pairs with keys of 8 bytes are faster with 13 items per thread, few with 11.
   return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
-// What the larger of two kernels needs: a pass holds counters, the starts
-// of digits and a tile; the kernel that counts digits holds counters.
+// The larger of what a pass needs and what
+// the kernel that counts digits needs.
 constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
   constexpr int kCopies = 8;
   const DigitShape shape = digit_shape(key_width, payload_width);
@@ -133,7 +133,7 @@ struct TileDescriptor {
   int64_t listed;
   int64_t first_tile;       // the tile in which the segment starts
   int rounds;               // the rounds that the segment takes, or kByDigits
-  int32_t is_left_out = 0;  // 1: the first tile that starts in a long segment that overlaps others; it is not sorted
+  int32_t is_left_out = 0;  // 1 in the first tile that starts in a long segment, if this segment is left out
 
   MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
 };
@@ -153,8 +153,8 @@ struct MergePiece {
   int64_t from[kRuns];
 };
 
-// A tile with something to merge: the end of a segment that began to the left, and the start of one that continues to
-// the right.
+// The merges of a tile in a round: of a segment that began
+// to the left, and of one that continues to the right.
 struct MergePlan {
   int64_t origin;  // the tile's first position
   MergePiece pieces[2];
@@ -209,7 +209,7 @@ struct SortScratch {
   void* keys;
   void* payload;
   TileDescriptor* tiles;
-  int* rounds;  // [kCounters]: the rounds, then each round's planned tiles; for whole rows, a flag, then Phase::Counts
+  int* rounds;           // [kCounters]: counters and flags
   int64_t zeroed_bytes;  // the bytes from `rounds` on that are zeroed before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns for each tile
@@ -227,7 +227,7 @@ enum class SortVariant {
   kRowRanks,              // radix sort of positions, one row per block; digits are looked up (Order::rank)
   kDigits,                // radix sort
   kFewItems,              // small cells; in a merge, each item finds its position
-  kOneCell,               // a row is a cell
+  kOneCell,               // a row fits a cell
   kPairs,                 // cells, which are merged in pairs
   kLongRows,              // large cells, of which four are merged at once
   kNearlySorted,          // like kLongRows, but only overlaps are merged

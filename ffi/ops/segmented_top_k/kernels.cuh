@@ -1,8 +1,8 @@
-// The threads of a group share a sequence, and each knows the first of its own items in sorted order. The first of
-// these items is the next result, whose thread then finds its own next item. A group of lanes has the items of a short
-// segment in registers. A warp reads a longer segment again for each result. For the longest segments, each block finds
-// the first items of one part, and the last block of a segment to finish finds the first of these. Above kTopKSteps
-// results, sorts in registers replace the steps.
+// The threads of a group share a sequence, and each knows the first of its own items in sorted order. The
+// first of these items is the next result, whose thread then finds its own next item. A group of lanes
+// has the items of a short segment in registers. A warp reads a longer segment again for each result. For
+// the longest segments, blocks find the first items of parts, and the last block of a segment to finish
+// finds the first of these. Above kTopKSteps results, sorts in registers replace the steps.
 #pragma once
 
 #include "cuda/block/last_block.cuh"

@@ -1,5 +1,5 @@
-// mark_kept turns the mask into a bitmap, and counts the kept items of each tile. sum_tiles sums up the counts. In
-// write_kept, the block of each tile lists the positions of its kept items in shared memory, and moves these items.
+// mark_kept turns the mask into a bitmap, and counts the kept items of each tile. sum_tiles sums up the counts.
+// In write_kept, blocks list the positions of a tile's kept items in shared memory, and move these items.
 #pragma once
 
 #include "cuda/block/tail.cuh"

@@ -90,7 +90,7 @@ class Best {
   }
 
   int64_t sort() {
-    constexpr int64_t kFew = 16;  // sorting at most this many items takes less time than keep_best
+    constexpr int64_t kFew = 16;
     if (count_ > kFew) keep_best();
     if (count_ > 0) sort_entries<false>(items_, items_ + room_ + kBlock, count_, order_);
     return std::min(count_, k_);

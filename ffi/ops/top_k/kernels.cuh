@@ -141,7 +141,7 @@ class BlockBest {
     // deviations, plus 6. So the guess is rarely wrong for random items.
     const int wanted = minimum(k_, static_cast<int>(expected + 4 * sqrtf(expected)) + 6);
     if (wanted >= sample) return false;
-    constexpr int kPair = 2 * Vector::kItems;  // two neighbouring vectors share a sector
+    constexpr int kPair = 2 * Vector::kItems;  // the items of two neighbouring vectors
     const int vectors = sample / Vector::kItems;
     const int lead = lead_of(row);
     const auto stride = static_cast<uint32_t>(count / (vectors / 2));
@@ -189,7 +189,7 @@ class BlockBest {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) items[i] = next[i];
       if (tile + kTile < count) load(tile + kTile);  // in flight while this one is processed
-      unsigned taken = 0;                            // a bit per item
+      unsigned taken = 0;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) taken |= filter(items[i]) ? 1u << i : 0;
       if (tile < 0 || tile + kTile > count) {
