@@ -1,4 +1,4 @@
-// A task searches several segments; long segments are searched one after the other by all threads.
+// A task searches one short segment or several; long segments are searched one after the other by all threads.
 #include "cpu/for_each_segment.h"
 #include "ops/common/dispatch.h"
 #include "ops/order_statistics/rank_search.h"

@@ -22,8 +22,8 @@ void search_by_tree(const Call& call, const SegmentedSearchPlan& plan, Order ord
     make_tree<<<static_cast<unsigned>(tree.rows * blocks), kMakeThreads, 0, stream>>>(operands, order, tree);
     check_launch(call);
   }
-  // Each block copies the top of the tree, so there are about as many blocks as the device holds at once, and at least
-  // one per row.
+  // Each block copies the top of the tree, so there are about as many blocks
+  // as the device holds at once, if needles suffice, and at least one per row.
   const auto kernel = search_tree<Order, Index>;
   const auto shared = static_cast<size_t>(tree.shared_bytes(sizeof(typename Order::Word)));
   allow_shared(call, kernel, shared);

@@ -91,7 +91,7 @@ void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
   check_launch(call);
 }
 
-// Cells of 8-byte keys with payload are always small.
+// Whether there are kernels with large cells.
 template <typename Order, typename Payload>
 constexpr bool kHasLargeCells = sizeof(typename Order::Word) < 8 || std::is_same_v<Payload, NoPayload>;
 

@@ -1,6 +1,6 @@
-// A radix sort sorts whole rows, or long segments of rows, by one digit per pass, the least significant first (Adinets
-// and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022). A digit has 8 bits of a key's
-// rank, an unsigned word in the order of the keys (key_order.h).
+// A radix sort sorts whole rows, or segments of rows, by one digit per pass, the least significant
+// first (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs",
+// 2022). A digit has 8 bits of a key's rank, an unsigned word in the order of the keys (key_order.h).
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"

@@ -1,4 +1,4 @@
-// The radix sort of whole rows of many items, and of long segments.
+// The radix sorts of whole rows and of segments.
 #include "ops/segmented_sort/digit_sort.h"
 #include "ops/segmented_sort/fill_digits.cuh"
 #include "ops/segmented_sort/launch_digits.h"

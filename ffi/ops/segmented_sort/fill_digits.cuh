@@ -1,5 +1,5 @@
-// Sorts keys of one digit without payload, if equal keys have the same bits: the number of keys with each digit
-// determines the result.
+// Sorts whole rows of 1-byte keys without payload: the
+// number of keys with each digit determines the result.
 #pragma once
 
 #include "algorithm/partition_point.h"

@@ -217,8 +217,8 @@ __device__ inline void load_plan(const MergePlan* plan, MergePlan* shared) {
   copy_async(reinterpret_cast<uint64_t*>(shared) + threadIdx.x, reinterpret_cast<const uint64_t*>(plan) + threadIdx.x);
 }
 
-// As many blocks as the device holds take the planned tiles in turn. While a tile is merged, the next one and the plan
-// of the one after it are being copied to shared memory.
+// Blocks take the planned tiles in turn. While a tile is merged, the next
+// one and the plan of the one after it are being copied to shared memory.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

@@ -1,4 +1,4 @@
-// A task has several segments; all threads search a long segment.
+// A task has one short segment or several; all threads search a long segment.
 #include "cpu/for_each_segment.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_top_k/operands.h"

@@ -13,8 +13,8 @@ KernelShapes pipeline_shapes(const std::string& kernel, Shape shape) {
   return {kernel, {{shape(true).block_bytes(), shape(true).wanted_bytes()}, {small, small}}};
 }
 
-// Finds the tiles of a pair, and calls launch(start, tiles), which starts the kernel by start(arguments...). The start
-// of this kernel, which has persistent blocks, overlaps the search for tiles.
+// Finds the tiles of a pair, and calls launch(start, tiles), which starts the kernel by start(arguments...).
+// The start of this kernel, which has persistent blocks, may overlap the search for tiles.
 template <typename Order, typename Operands, typename Shape, typename Kernels, typename Launch>
 void launch_merge_pipeline(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Shape shape,
                            Kernels kernels, Launch launch) {

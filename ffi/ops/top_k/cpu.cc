@@ -1,4 +1,4 @@
-// A task has several rows; if rows are long and few, all threads search one row after the other.
+// A task takes whole rows; if rows are long and few, all threads search one row after the other.
 #include "ops/common/dispatch.h"
 #include "ops/top_k/best.h"
 #include "ops/top_k/operands.h"

@@ -14,7 +14,7 @@ constexpr int kCandidateSampleThreads = 1024;
 constexpr int64_t candidate_sample(int64_t length, int key_width) {
   return clamp<int64_t>(length / 24, 2048, (32 << 10) / maximum(key_width, 4));
 }
-constexpr int64_t kCandidatePart = 1 << 14;  // the fewest items per block
+constexpr int64_t kCandidatePart = 1 << 14;  // the fewest items of a block, unless the row ends before
 constexpr int64_t kCandidateBlocks = 8;      // per multiprocessor; if there are few rows, blocks share a row
 
 // The row may begin within its first group. Each block takes a part of several groups.
