@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
+from tests.families import EXAMPLES
 from tests.transformed import (
     AXIS_TYPES,
     DEVICES,
@@ -71,6 +72,33 @@ def test_own_axis_sharded(example, rng, devices, axis_type):
         specs = [spec if x.ndim > lead and x.shape[lead] % 2 == 0 else P() for x in map(np.asarray, given)]
         with jax.set_mesh(mesh):
             agree(jax.jit(function)(*place(mesh, given, specs)), jax.device_get(expected), example.exact)
+
+
+def halves(x):
+    """Returns an argument's sharding: two parts if possible; JAX splits no key of random numbers."""
+    x = np.asarray(x)
+    return P("x") if x.ndim and x.size and x.shape[0] % 2 == 0 and x.dtype != np.uint32 else P()
+
+
+@every_example
+def test_explicit_mesh_that_is_not_set(example, rng, devices):
+    """Arrays name their mesh, so calls gather the own axis without `jax.set_mesh` too."""
+    arguments = example.make(rng, np.float32)
+    placed = place(mesh_of(devices, AxisType.Explicit), arguments, map(halves, arguments))
+    agree(jax.device_get(example.call(*placed)), jax.device_get(jax.jit(example.call)(*arguments)), example.exact)
+
+
+@differentiable_cases(EXAMPLES)
+def test_gradient_on_an_explicit_mesh_that_is_not_set(example, rng, devices):
+    """Arguments that the batch shares are whole."""
+    mesh, position = mesh_of(devices, AxisType.Explicit), example.differentiable[0]
+    gradient = jax.grad(loss_of(example), argnums=position)
+    arguments = batch_of(example, rng, DEVICES)
+    for mapped in ((True,) * len(arguments), tuple(i == position for i in range(len(arguments)))):
+        given = drop(arguments, mapped)
+        placed = place(mesh, given, [P("x") if on else P() for on in mapped])
+        expected = one_by_one(gradient, given, mapped, DEVICES)
+        agree(jax.jit(jax.vmap(gradient, in_axes=axes(mapped)))(*placed), expected, exact=False)
 
 
 @every_example
@@ -215,11 +243,13 @@ def test_sharded_offsets_on_an_explicit_mesh(call, devices):
     mesh = mesh_of(devices, AxisType.Explicit)
     arguments = np.arange(8, dtype=np.float32), np.array([0, 1, 1, 3, 4, 5, 6, 8], np.int32)
     expected = jax.device_get(call(*map(jnp.asarray, arguments)))
-    with jax.set_mesh(mesh):
-        for specs in ([P("x")] * 2, [P(), P(("x", "y"))]):
-            placed = place(mesh, arguments, specs)
+    for specs in ([P("x")] * 2, [P(), P(("x", "y"))]):
+        placed = place(mesh, arguments, specs)
+        with jax.set_mesh(mesh):
             for form in (jax.jit(call), call):
                 agree(jax.device_get(form(*placed)), expected, exact=False)
+        if call is not OFFSETS_CALLS["gradient"]:  # JAX derives no sum outside of jit if no mesh is set
+            agree(jax.device_get(call(*placed)), expected, exact=False)
 
 
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)

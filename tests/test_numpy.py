@@ -251,6 +251,31 @@ def test_a_batch_over_explicit_axes_meets_one_table(devices):
     assert got.tolist() == np.isin(INTEGERS, INTEGERS[:150]).reshape(2, -1).tolist()
 
 
+BATCHED = {**DERIVED, "repeat": lambda np, x: np.repeat(x, jnp.int32(x[:, 0] > 0) + 1, axis=0, total_repeat_length=8)}
+# If no mesh is set, JAX cannot derive its own functions of these names.
+NEED_MESH = ("cumsum", "compress", "take")
+MESHES = [(name, is_set) for name in BATCHED for is_set in (True, False) if is_set or name not in NEED_MESH]
+
+
+@pytest.mark.parametrize("name, is_set", MESHES, ids=[f"{name}-{'set' if on else 'unset'}" for name, on in MESHES])
+def test_derivatives_of_a_batch_over_explicit_axes(devices, name, is_set):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices[:2])
+    batch = jnp.stack([ROWS, ROWS[::-1]])
+
+    def derivative(module, batch):
+        def total(x):
+            y = BATCHED[name](module, x)
+            return jnp.sum(y * jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
+        return jax.jit(jax.vmap(jax.grad(total)))(batch)
+
+    wanted = derivative(jnp, batch)
+    placed = jax.device_put(batch, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+    with jax.set_mesh(mesh) if is_set else contextlib.nullcontext(), dropin.kernels_everywhere():
+        got = derivative(mnp, placed)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
 PER_DEVICE = {
     "argsort": lambda np, x: np.argsort(x, axis=1),
     "cumprod": lambda np, x: np.cumprod(x[:, :40], axis=1),

@@ -19,7 +19,16 @@ import jax_mgpu as mgpu
 from jax_mgpu._src.arguments.annotations import ScannedName
 from jax_mgpu._src.arguments.check import KEY_DTYPES
 from jax_mgpu._src.arguments.preconditions import by_construction
-from jax_mgpu._src.core.compat import compiles, evaluate, flatten, is_sharded, platform_dependent, varying_alike
+from jax_mgpu._src.core.compat import (
+    compiles,
+    evaluate,
+    flatten,
+    is_sharded,
+    on_mesh_of,
+    platform_dependent,
+    recomputed,
+    varying_alike,
+)
 from jax_mgpu._src.core.library import platforms
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 
@@ -134,8 +143,9 @@ def like(
             call = Call(signed, {**{name: value for name, _, value in options}, **arrays})
             ours = plan(call)
             assert ours is not None
-            with by_construction():  # as in JAX, results are truncated if `size` is too small
-                ours, default = varying_alike([ours, call.run], *jax.tree.leaves(arrays))
+            # As in JAX, results are truncated if `size` is too small.
+            with by_construction(), on_mesh_of(arrays):
+                ours, default = varying_alike([ours, recomputed(call.run)], *jax.tree.leaves(arrays))
                 forms = {"cpu": ours} if on_cpu else {}
                 forms |= {"cuda": ours} if on_cuda else {}
                 return platform_dependent(**forms, default=default)

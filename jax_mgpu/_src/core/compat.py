@@ -338,7 +338,8 @@ def automatic_devices(ctx: LoweringContext) -> int:
 def whole_axes(x: jax.Array) -> jax.Array:
     if not is_sharded(x):
         return x
-    result: jax.Array = jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
+    mesh = jax.typeof(x).sharding.mesh
+    result: jax.Array = jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, PartitionSpec(*[None] * x.ndim)))
     return result
 
 
@@ -362,6 +363,19 @@ def is_of_cpus() -> bool | None:
     """Whether the mesh has CPU devices; None if it names none."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return None if device is None else bool(device.device_kind == "cpu")
+
+
+def on_mesh_of(*arguments: object) -> AbstractContextManager[Any]:
+    """In this context, the mesh is that of an argument over Explicit axes, if none is set.
+
+    Then calls without `jax.set_mesh` reshard as calls under it do.
+    """
+    if not jax.sharding.get_abstract_mesh().empty:
+        return nullcontext()
+    arrays = [x for x in jax.tree.leaves(arguments) if isinstance(x, jax.Array | jax.core.ShapedArray)]
+    avals = [x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x) for x in arrays]
+    meshes = [aval.sharding.mesh for aval in avals if aval.sharding.mesh.explicit_axes]
+    return jax.sharding.use_abstract_mesh(meshes[0]) if meshes else nullcontext()
 
 
 def result_aval(
@@ -407,6 +421,14 @@ def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> 
         return results, jax.tree.map(lambda _: True, results)
 
     return whole
+
+
+def recomputed(function: Callable[[], T]) -> Callable[[], T]:
+    """Returns a function whose derivative keeps no intermediate results under Explicit axes.
+
+    Functions of JAX with Auto axes inside keep arrays over these, which vmap cannot map over Explicit axes in a branch.
+    """
+    return jax.checkpoint(function) if jax.sharding.get_abstract_mesh().explicit_axes else function
 
 
 def free_of_explicit_axes() -> AbstractContextManager[Any]:

@@ -35,6 +35,7 @@ from jax_mgpu._src.core.compat import (
     is_eager,
     is_symbolic,
     is_within_program,
+    on_mesh_of,
 )
 
 try:
@@ -84,7 +85,12 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
 
 class _Public:
     def __init__(self, function: Callable[..., Any], static: Sequence[str]):
-        self.function, self.static = function, frozenset(static)
+        @functools.wraps(function)
+        def on_mesh(*positional: Any, **named: Any) -> Any:
+            with on_mesh_of(positional, named):
+                return function(*positional, **named)
+
+        self.function, self.static = on_mesh, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
         # By keys of `EagerCalls`: programs with their `sources`, or functions of leaves with the order of the leaves.

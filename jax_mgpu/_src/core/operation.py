@@ -50,6 +50,7 @@ from jax_mgpu._src.core.compat import (
     is_symbolic,
     is_zero,
     mlir,
+    on_mesh_of,
     partition_spec,
     reconcile_vma,
     result_aval,
@@ -214,7 +215,8 @@ class Operation:
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
                 mapped = jax.vmap(mapped, in_axes=(axes, [axes[i] for i in live]))
-            results, live_results = mapped(_arrays(primals), _arrays(given))
+            with on_mesh_of(primals, given):
+                results, live_results = mapped(_arrays(primals), _arrays(given))
             result_tangents = [zero_tangent(result) for result in results]
             for i, tangent in zip(moving, live_results, strict=True):
                 result_tangents[i] = vary_as(tangent, results[i])

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_mgpu._src.arguments.annotations import Attribute, Aval, Operands
 from jax_mgpu._src.arguments.counts import wide_enough
-from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
+from jax_mgpu._src.core.compat import on_mesh_of, partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.keys.bits import keeping_bits
 
@@ -28,9 +28,10 @@ def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bo
     `unique`: no row is taken twice, so that the transpose scatters without adding. `inside`: no index lies outside.
     `fill` replaces the 0 for integers and bools.
     """
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return _take(x, indices, inside, fill)
-    return _gather(x.ndim - 1, indices.ndim)(x=x, indices=indices, unique=unique, inside=inside)[0]
+    with on_mesh_of(x, indices):
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            return _take(x, indices, inside, fill)
+        return _gather(x.ndim - 1, indices.ndim)(x=x, indices=indices, unique=unique, inside=inside)[0]
 
 
 def _take(x: jax.Array, indices: jax.Array, inside: int, fill: int = 0) -> jax.Array:

@@ -37,7 +37,7 @@ from jax_mgpu._src.ops.ragged import segment_ids
 from jax_mgpu._src.ops.reduce import segmented_reduce
 from jax_mgpu._src.ops.reduce_by_id import reduce_by_id
 from jax_mgpu._src.ops.scan import scan
-from jax_mgpu._src.ops.select import select_indices
+from jax_mgpu._src.ops.select import inverse_permutation, select_indices
 from jax_mgpu._src.ops.sort import sort
 from jax_mgpu._src.ops.sorted_search import sorted_search
 from jax_mgpu._src.ops.sparse_product import pattern_of_product, product_on_pattern
@@ -278,7 +278,8 @@ class Csr:
     def with_transpose(self) -> Csr:
         """Returns the matrix with its transpose's order, so that derivatives of `A @ x` and `sddmm` need no sort."""
         order, rows, offsets = self._transpose()
-        back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
+        with by_construction():
+            back = inverse_permutation(order).astype(order.dtype)
         return self._with(self.values, (order, back, rows, offsets))
 
     def with_values(self, values: ArrayLike) -> Csr:
