@@ -148,6 +148,25 @@ def test_calls_without_the_module(monkeypatch):
     assert len(programs) == 2
 
 
+def test_plain_calls_without_the_module(monkeypatch):
+    """Calls with arrays and settings only go straight to `jax.jit`, which tells settings apart by their types."""
+    monkeypatch.setattr(eager, "EagerCalls", None)
+    public = eager._Public(lambda x, setting=None: (x, repr(setting)), ("setting",))
+    monkeypatch.setattr(public, "run", lambda positional, named: (None, "run"))
+    monkeypatch.setattr(jax, "jit", lambda function, **_: function)
+    call, x = public.calls(), jnp.arange(3)
+    for setting in (None, 1, True, "text"):
+        assert call((x,), {"setting": setting})[1] == call((x, setting), {})[1] == repr(setting)
+    for positional, named in (((np.arange(3),), {}), ((x, 0.5), {}), ((2,), {}), ((x, None, x), {}), ((), {"x": 1.5})):
+        assert call(positional, named) == (None, "run")
+
+
+def test_settings_of_equal_values_without_the_module(monkeypatch):
+    monkeypatch.setattr(eager, "EagerCalls", None)
+    call, x = eager.jit_eager("setting")(lambda x, setting: x + (type(setting) is bool)), jnp.arange(1)
+    assert [int(call(x, setting)[0]) for setting in (1, True, 1, True)] == [0, 1, 0, 1]
+
+
 def test_unknown_arguments():
     x, host = jnp.arange(3.0), np.arange(3)
     for call in (

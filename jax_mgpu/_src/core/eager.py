@@ -54,6 +54,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Python numbers; `_Step` keeps repeated ones on the device.
 NUMBERS = frozenset([bool, int, float])
+# Operands that a program takes as they are.
+ARRAYS = frozenset([type(None), ArrayImpl])
+# Settings that `jax.jit` tells apart, as static arguments, by type and value.
+SETTINGS = frozenset([type(None), bool, int, str])
 
 # The most programs in `_PROGRAMS`, and in `known` of each public function.
 MAX_PROGRAMS = 4096
@@ -97,12 +101,26 @@ class _Public:
         self.known: dict[Any, tuple[Callable[..., Any], Sequence[Any]]] = {}
 
     def calls(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        if EagerCalls is None:
-            return self.run
         program = jax.jit(self.function, static_argnames=tuple(self.static))
+        if EagerCalls is None:
+
+            def call(positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+                is_plain = is_eager() and self._are_plain(positional, named)
+                return program(*positional, **named) if is_plain else self.run(positional, named)
+
+            return call
         are_settings = tuple([name in self.static for name in self.names])
         common = ArrayImpl, np.ndarray, WIDTHS, *OPTIONS
         return EagerCalls(program, self.run, self.known, are_settings, self.static, common).run
+
+    def _are_plain(self, positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        """Whether all arguments are arrays of JAX and settings that `jax.jit` tells apart."""
+        if len(positional) > len(self.names):
+            return False
+        for name, x in [*zip(self.names, positional, strict=False), *named.items()]:
+            if type(x) not in (SETTINGS if name in self.static else ARRAYS):
+                return False
+        return True
 
     def run(self, positional: Sequence[Any], named: Mapping[str, Any], found_by: object = None) -> Any:
         """Runs any call; with a key of `EagerCalls`, stores the program for later calls."""
