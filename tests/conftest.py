@@ -45,7 +45,7 @@ def x64():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs():
-    """Drops the programs that a test file compiled: together they would take 4 GB per process."""
+    """Drops the programs that a test file compiled."""
     yield
     import jax
 

@@ -62,11 +62,10 @@ def sorted_keys(
 
 
 def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
-    """Returns keys in the order of a stable lax.sort."""
+    """Returns keys in a stable order."""
     return keys[oracle.sort_indices(keys, descending)]
 
 
-# Rows that share tiles with others, fill a tile, or are slightly too long for one.
 SHORT_ROWS = {
     (1, 1): "uint32", (0, 3): "float64", (3, 5): "uint8", (8, 8): "int32", (17, 16): "bfloat16", (100, 100): "float32",
     (8, 504): "int64", (512, 512): "int16", (1000, 1048): "float32", (1024, 1025): "uint16", (2048, 2048): "uint64",
@@ -75,7 +74,7 @@ SHORT_ROWS = {
 
 
 def batch_of(row_slots: int, most_rows: int = 256) -> int:
-    """Returns the number of short rows that fill two tiles and a part of a third."""
+    """Returns the number of rows of a batch of short rows."""
     return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
 
 
@@ -89,7 +88,7 @@ def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray
 
 
 def row_counts(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
-    """Draws a live count for each row, from -1 to n + 1; kernels clamp them."""
+    """Draws a live count for each row, from -1 to n + 1."""
     return rng.integers(-1, n + 2, rows).astype(np.int32)
 
 

@@ -126,7 +126,7 @@ def corner_values(dtype: np.dtype) -> np.ndarray:
 
 
 def items(rng: np.random.Generator, shape, dtype, n: int) -> np.ndarray:
-    """Draws items, a third of whose elements are corner values."""
+    """Draws items with corner values."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iub":
         wide = rng.integers(0, 2**63, (n, *shape), dtype=np.uint64) * 2 + rng.integers(0, 2, (n, *shape), np.uint64)

@@ -1,4 +1,4 @@
-"""Settings that speed up many small programs. Results only differ in the bits of some NaNs."""
+"""Settings that speed up many small programs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ MODULES_A_CONTEXT = 64  # a context keeps data of each module, which would fill 
 
 
 def lower_quickly() -> None:
-    """Speeds up lowering and Python.
-
-    MLIR has no source locations, and the garbage collector runs seldom. JAX before 0.11 makes an MLIR context with all
-    dialects for every program; here, several programs share one.
-    """
+    """Speeds up lowering and Python."""
     import jax
 
     jax.config.update("jax_traceback_in_locations_limit", 0)
@@ -40,11 +36,7 @@ def _share_contexts() -> None:
 
 
 def compile_quickly() -> None:
-    """Speeds up XLA's compilation on a CPU. Call this before JAX is asked for devices.
-
-    XLA's older loop emitters compile an addition in 7 ms instead of 17; versions without the option ignore it. Each
-    program is compiled as one part, not in parallel.
-    """
+    """Speeds up XLA's compilation on a CPU. Call this before JAX is asked for devices."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_backend_extra_options" not in flags:
         flags += " --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"

@@ -13,7 +13,6 @@ import pytest
 import jax_mgpu as mgpu
 from jax_mgpu._src.functions import blocked_scan
 
-# Sizes are within a block, around the edges of blocks and of groups of blocks, and large enough for several levels.
 SIZES = (1, 2, 63, blocked_scan.MAX_STEPS, blocked_scan.MAX_STEPS + 1, 64 * 8 + 3, 5000)
 U32 = np.uint32
 
@@ -111,7 +110,6 @@ def test_reductions(rng) -> None:
 
 @pytest.mark.parametrize(("platform", "max_kb"), [("cpu", 64), ("tpu", 64)])
 def test_programs_of_many_items_are_small(platform, max_kb) -> None:
-    """The levels of a scan are not unrolled."""
     x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2
     gradient = jax.grad(lambda x: mgpu.scan(x, compose)[1].sum())
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""mgpu.checks(): each broken precondition raises an error with operation, argument and first bad position."""
+"""mgpu.checks(): broken preconditions raise errors with operation, argument and first bad position."""
 
 from __future__ import annotations
 

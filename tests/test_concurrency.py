@@ -55,7 +55,6 @@ def test_threads_trace_compile_and_call(programs):
 
 
 def test_threads_share_the_tasks_of_large_calls():
-    """Each thread's call uses all of XLA's threads."""
     rng = np.random.default_rng(12)
     keys = rng.integers(0, 1000, N, dtype=np.int32)
     ordered = np.sort(keys)
@@ -125,7 +124,6 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc to read the resident memory from")
 def test_memory_is_flat(programs):
-    """A single program that kept 64 KB per call would keep 5 MB in all."""
     large = np.arange(1 << 14, dtype=np.float32)[::-1].copy()
     calls = [
         *[(program, cases[0]) for program, cases in programs],

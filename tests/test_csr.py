@@ -161,7 +161,7 @@ def test_products_of_sparse_matrices(shape):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "bool", "float16", "bfloat16"])
 def test_products_of_narrow_types(dtype):
-    """All methods give one type; integers have the type of sums, so they do not wrap."""
+    """All methods give one type."""
     x = np.ones((2, 300), dtype)
     A, y = mgpu.Csr.from_dense(jnp.asarray(x)), jnp.ones((300, 2), dtype)
     expected = np.asarray(jnp.sum(x.astype(np.float32 if "float" in dtype else dtype), axis=1))
@@ -193,7 +193,6 @@ def test_products_of_a_batch_over_an_explicit_axis(rng):
 
 
 def test_products_in_many_chunks():
-    """The product has more terms than are computed at a time, in long and short rows."""
     rng = np.random.default_rng(3)
     x, y = (rng.random((90, 90)) < 0.5) * rng.normal(size=(90, 90)), (rng.random((90, 90)) < 0.4) * 1.0
     A, B = mgpu.Csr.from_dense(x), mgpu.Csr.from_dense(y)

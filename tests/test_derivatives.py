@@ -1,4 +1,4 @@
-"""Derivatives of every operation, and every operation within loops."""
+"""Derivatives of operations, and operations within loops."""
 
 from __future__ import annotations
 

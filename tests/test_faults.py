@@ -77,7 +77,7 @@ def test_threads_keep_no_large_room():
         jax.block_until_ready(top(x))
         print(resident() - before)
     """)
-    assert int(grown) < 64 << 20  # a thread needed 400 MB while it worked
+    assert int(grown) < 64 << 20
 
 
 SORT = {"descending": 0, "method": 0, "bits": 32, "payload": 0}

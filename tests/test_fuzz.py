@@ -56,7 +56,7 @@ def test_a_wrong_result_is_found(monkeypatch):
 
 
 def test_the_scratch_memory_of_every_program_is_sized(monkeypatch):
-    """A CPU also evaluates CUDA's formulas, because an error in one would end a process on a GPU."""
+    """A CPU also evaluates CUDA's formulas."""
 
     def broken(*_):
         raise ZeroDivisionError

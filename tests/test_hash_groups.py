@@ -25,7 +25,7 @@ TYPES = ["int32", "uint32", "int64", "uint64"]
 
 
 def drawn_keys(rng, dtype, n, groups):
-    """Draws keys of some values, including the type's smallest and largest."""
+    """Draws keys of some values."""
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max, max(groups, 2), dtype, endpoint=True)
     values[:2] = limits.min, limits.max
@@ -73,7 +73,6 @@ def check_table(keys, columns, states, counts, entries, results):
 @pytest.mark.parametrize("bucketed", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_table_of_groups(rng, dtype, bucketed):
-    """The tables of some blocks are too small for all groups of their rows."""
     table = jax.jit(REGISTRY["hash_groups"].__call__, static_argnames=("entries", "x_state", "y_state", "bucketed"))
     cases = [
         (1, 1, 64), (33, 3, 64), (TILES[0] + 1, 2, 64), (TILES[-1] - 1, 30, 64), (3 * TILES[-1], 700, 2048),
@@ -96,7 +95,6 @@ def test_table_of_groups(rng, dtype, bucketed):
 @pytest.mark.parametrize("bucketed", [False, True])
 @pytest.mark.parametrize("signs", ["int32 uint32", "uint32 int32"])
 def test_table_of_pairs(rng, signs, bucketed):
-    """The keys of pairs are codes in their order. One of the pairs has the largest code."""
     n = 3 * TILES[-1] + 7
     columns = [drawn_keys(rng, dtype, 2 * n, 40).reshape(2, n) for dtype in signs.split()]
     x, counts = rng.integers(0, 99, n).astype(np.int32), np.array([[n], [n // 2]], np.int32)
@@ -115,7 +113,6 @@ def test_table_of_pairs(rng, signs, bucketed):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["int32", "uint64"])
 def test_rows_of_many_tiles(rng, dtype):
-    """Warps share the rows of buckets that come from all tiles, from few, or from one whole tile after another."""
     tile = TILES[-1]
     n = 34 * tile + 5
     keys = drawn_keys(rng, dtype, n, 3000)
@@ -254,7 +251,6 @@ def test_batches_and_derivatives(rng):
 
 
 def test_which_calls_use_tables():
-    """CUDA uses tables for many rows of few keys if the order of rows does not matter."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
 

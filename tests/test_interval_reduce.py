@@ -260,7 +260,6 @@ def test_errors(message):
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 @pytest.mark.parametrize("trailing", [(), (3,)], ids=str)
 def test_many_intervals(op, trailing):
-    """On a CPU, sliding windows share work; other intervals combine totals of groups of items."""
     rng = np.random.default_rng(5)
     n, k = 9000, 9500
     x = rng.integers(-50, 50, (n, *trailing)).astype(np.int32)
@@ -319,7 +318,6 @@ def test_one_kernel_with_little_scratch_memory():
 @pytest.mark.parametrize("op", ["add", "max", "argmin", "mul"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64"])
 def test_around_the_edges_of_tiles(op, dtype):
-    """Intervals span about a tile's items, at several alignments with groups of items."""
     group, groups, intervals, room = sorted(cpu_library.tile_sizes()["interval_reduce"])
     rng = np.random.default_rng(7)
     n = 3 * room
@@ -342,7 +340,6 @@ def test_around_the_edges_of_tiles(op, dtype):
 
 
 def test_a_sum_depends_on_its_interval_alone():
-    """On a GPU, one kernel adds intervals that are close together, and another one all the rest, in the same order."""
     rng = np.random.default_rng(8)
     n = 20_000
     x = rng.normal(size=n).astype(np.float32)

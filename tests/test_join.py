@@ -19,7 +19,6 @@ from tests import data, oracle
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ["inner", "left", "right", "outer"]
-# Items per tile on CUDA, for 8-byte and narrower keys, and on the CPU.
 TILES = data.tile_sizes("join")
 
 
@@ -111,7 +110,7 @@ def test_no_match_all_one_key_and_one_side_empty(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_key(kind):
-    """One key has 2^14 rows on each side: several blocks write its pairs, and the result has room for few."""
+    """One key has 2^14 rows on each side, and the result has room for few of its pairs."""
     a, b = (np.concatenate([[1, 2], np.full(2**14, 7), last]) for last in ([8, 9, 9], [9, 10]))
     size = 2**20 + 5
     result = jitted(kind, size)(a, b)

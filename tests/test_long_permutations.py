@@ -30,7 +30,7 @@ def every_permutation_is_long(monkeypatch):
     jax.clear_caches()
 
 
-# Leaves have at most 8 bytes per row together; their bits do not change.
+# Leaves have at most 8 bytes per row together.
 PACKED = [
     [("int32", ()), ("float32", ())],
     [("int8", ()), ("bool", ())],

@@ -23,7 +23,6 @@ def counted(x, edges):
 
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_bins_of_every_type(rng, dtype):
-    """Edges are random keys and corner values, repeated in narrow types."""
     x, edges = data.random_keys(rng, dtype, 20_000), data.sorted_keys(rng, dtype, 5001)
     got, _ = jax.jit(mgpu.histogram)(x, edges)
     np.testing.assert_array_equal(got, counted(np.asarray(x), np.asarray(edges)))

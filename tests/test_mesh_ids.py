@@ -18,7 +18,6 @@ from tests.test_scan import same
 pytestmark = pytest.mark.usefixtures("x64")
 
 SLOTS = 24
-# With few results per device, each device computes all results; with many, devices sort the ids.
 FORMS = {"few": 3, "many": 11}
 SHORT = {("add", "few"), ("argmax", "few"), ("add", "many"), ("argmin", "many"), ("mean", "many"), ("and", "many")}
 TYPES = {"add": "float16", "mul": "int32", "max": "bfloat16", "argmin": "float64", "argmax": "bool", "mean": "int8"}
@@ -29,7 +28,7 @@ def reduced(op, size):
 
 
 def ids_of(rng, total, size):
-    """Yields random ids, some out of range; one id for all items; ids of the last device alone."""
+    """Yields random ids, some out of range; one id for all items; the last two ids."""
     yield rng.integers(-2, size + 3, total)
     yield np.full(total, size // 2)
     yield rng.integers(size - 2, size, total)

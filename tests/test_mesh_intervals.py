@@ -19,9 +19,7 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Yields lengths, offsets and a total: of random intervals, of one that fills all slots, of none, of those of the
-    last device alone, and of lengths 0 and 1.
-    """
+    """Yields lengths, offsets and a total, of several kinds of intervals."""
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -123,7 +121,6 @@ def test_intervals_on_devices(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_few_long_intervals(rng, devices, monkeypatch):
-    """If intervals are few, every device knows all of them, and devices send runs of rows."""
     monkeypatch.setattr(f"{__name__}.SIZE", INTERVALS * devices**2)
     monkeypatch.setattr(f"{__name__}.ROWS", INTERVALS * devices**2 - 3)
     check(rng, mesh.by_vmap(every_interval), devices)
@@ -163,7 +160,6 @@ def test_derivatives(rng, size):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.usefixtures("forms")
 def test_gradient_of_a_scatter(dtype):
-    """Narrow floats are moved as integers, and their cotangents as floats."""
     starts, offsets = np.array([[5, 0], [1, 9]], np.int32), np.array([[0, 2], [3, 7]], np.int32)
     weights = jnp.arange(1, 9, dtype=dtype).reshape(2, 4)
 

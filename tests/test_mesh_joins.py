@@ -18,7 +18,7 @@ from tests.test_mesh_pairs import OTHERS, SLOTS, problems
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ("inner", "left", "right", "outer", "semi", "anti")
-# Three devices join by all kinds. Kinds do not depend on the number of devices.
+# Three devices join by all kinds.
 KINDS_OVER = {1: ("inner", "outer"), 2: ("left", "anti"), 3: KINDS, 4: ("right", "semi"), 8: ("outer", "anti")}
 TYPES = {1: "int16", 2: "float32", 3: "float32", 4: "int8", 8: "int32"}
 
@@ -212,7 +212,7 @@ def aligned_joins(kinds, size, **options):
 
 
 def check_aligned(rng, call, devices, kinds, size, **options):
-    """Checks that each device has the rows of its own part of a, up to `size`."""
+    """Checks the rows of joins of aligned keys."""
     for a, b, _, _, sharded in problems(rng, devices, TYPES[devices]):
         a_counts, found = jax.device_get(call(*sharded))
         owner = np.repeat(np.arange(devices), a_counts)

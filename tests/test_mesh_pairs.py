@@ -188,7 +188,6 @@ def test_aligned_on_devices(rng):
 
 
 def test_aligned_operations_exchange_no_items():
-    """After one alignment, an operation exchanges only a few numbers."""
     x, count = np.zeros((4, 64), np.float32), np.zeros(4, np.int32)
 
     def call(a, b, a_count, b_count):

@@ -57,10 +57,7 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Lowers FEW_ITEMS, so that few slots take both methods.
-
-    A device with at most FEW_ITEMS items in each shared segment sorts only its shared segments again.
-    """
+    """Lowers FEW_ITEMS, so that few slots take both methods."""
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
@@ -78,7 +75,6 @@ def test_segmented_sorts_on_devices(rng):
 
 @pytest.mark.usefixtures("forms")
 def test_only_segments_across_boundaries_travel(rng):
-    """Only parts of a device's first or last segment travel."""
     keys = rng.permutation(60).astype(np.int32)
     heads = np.array([0, 10, 15, 30, 38, 50])
     counts = np.full(3, 20, np.int32)

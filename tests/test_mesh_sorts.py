@@ -136,7 +136,6 @@ def test_merges(rng, devices):
 @pytest.mark.parametrize("form", [None, "_ragged", "_chunked"])
 @pytest.mark.long
 def test_merges_on_devices(rng, form, monkeypatch):
-    """Both sides arrive in one array, through each form of the exchange."""
     if form is not None:
         mesh.use_form(monkeypatch, form)
     check_merges(rng, mesh.by_devices(every_merge, 2), 2, "float16" if form else "int32")
@@ -196,7 +195,6 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
 )
 @pytest.mark.long
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
-    """Runs are merged in place, whatever their lengths."""
     mesh.use_form(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_vmap(every_sort), dtype, devices)
@@ -204,7 +202,6 @@ def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint64"])
 def test_runs_on_devices(rng, dtype, monkeypatch):
-    """Runs arrive through the platform's form of the exchange."""
     mesh.use_form(monkeypatch, "_gathered")
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_devices(every_sort, 2), dtype, 2)

@@ -50,7 +50,7 @@ def test_search(rng, devices, dtype):
 
 
 def data_codes(keys):
-    """Returns numbers that compare as JAX sorts: NaN last, both zeros equal."""
+    """Returns numbers that compare like keys: NaN last, both zeros equal."""
     wide = keys.astype(np.float64) if keys.dtype.kind not in "iu" else keys
     order = np.unique(np.where(wide == 0, 0, wide))  # all NaNs become one, the last
     return np.searchsorted(order, np.where(wide == 0, 0, wide))

@@ -1,4 +1,4 @@
-"""Every operation on batches sharded over a mesh, and under shard_map."""
+"""Operations on batches sharded over a mesh, and under shard_map."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from tests.transformed import (
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, rank):
-    """Each device computes its own rows, and nothing is gathered."""
     mesh = mesh_of(devices, axis_type)
     spec = P(("x", "y")) if rank == 1 else P("x", "y")
     arguments = batch_of(example, rng, 8)
@@ -60,7 +59,6 @@ def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, r
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_own_axis_sharded(example, rng, devices, axis_type):
-    """The own axis of an operation is gathered."""
     mesh = mesh_of(devices, axis_type)
     arguments = example.make(rng, np.float32)
     for given, function, spec in (
@@ -290,7 +288,6 @@ def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
 
 
 def test_gradients_of_gathered_intervals_under_shard_map(devices):
-    """Gradients branch on whether intervals overlap; in a batch, the branch becomes a selection."""
     mesh = mesh_of(devices, AxisType.Auto)
     x = np.arange(4 * 8, dtype=np.float32).reshape(4, 8)
     starts = np.array([[0, 1], [0, 4], [3, 3], [6, 0]], np.int32)

@@ -1,4 +1,4 @@
-"""Each common mistake is an error that names operation, argument, expectation and value.
+"""Common mistakes are errors that name operation, argument, expectation and value.
 
 Shapes, types and host values are checked at once, values on a device under `mgpu.checks()`. If another function does
 what was meant, the message names it.

@@ -1,4 +1,4 @@
-"""NVRTC, without host compiler, standard headers and GPU, compiles every kernel header."""
+"""NVRTC compiles the kernel headers, without host compiler, standard headers and GPU."""
 
 import ctypes
 import functools
@@ -226,7 +226,7 @@ def nvrtc() -> ctypes.CDLL:
 
 @functools.cache
 def known_architectures() -> list[int]:
-    """Returns the architectures that NVRTC supports; sm_120 needs NVRTC 12.8."""
+    """Returns those of ARCHITECTURES that NVRTC supports."""
     count = ctypes.c_int()
     assert nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
     known = (ctypes.c_int * count.value)()
@@ -268,7 +268,6 @@ def test_special_kernels_are_there() -> None:
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_header_compiles(header: str) -> None:
-    """The architectures are before, at and after the first one with bulk copies."""
     expressions = [f"mgpu::cuda::{kernel}" for kernel in kernels_of(header)]
     for architecture in known_architectures():
         source = f'#include "{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
@@ -323,7 +322,6 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
 @pytest.mark.long
 def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVRTC compiles the kernels that ffi/ops/custom_operator/cuda.cu asks for."""
     source = source_of(name, monkeypatch)
     for header, kernels in (
         ("ops/scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
@@ -394,7 +392,6 @@ ORDERS = {
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.long
 def test_orders_compile(name: str) -> None:
-    """NVRTC compiles the kernels that ffi/ops/sort_by_function/cuda.cu asks for."""
     item, function, bits = ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
@@ -421,7 +418,6 @@ WIDE_ORDERS = {
 @pytest.mark.parametrize("name", WIDE_ORDERS)
 @pytest.mark.long
 def test_orders_of_wide_items_compile(name: str) -> None:
-    """Wide items stay in memory."""
     item, function = WIDE_ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (

@@ -34,7 +34,6 @@ def expect_short_text(text, max_bytes):
 
 
 # Limits of programs that exceed MAX_EQUATIONS or MAX_TEXT under some transformation: equations, and KB of text.
-# Statistics combine three operators. The transpose of `interval_reduce` has a level for each doubling of the items.
 MAX_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2800, 244),
@@ -84,8 +83,6 @@ NOTHING = {affine: (1.0, 0.0)}
 @pytest.mark.parametrize("op", ["mul", "max", "logsumexp", affine], ids=lambda op: getattr(op, "__name__", op))
 @pytest.mark.parametrize("name", SCANS)
 def test_gradients_of_scans_are_short(name, op):
-    """Such gradients gather items or run loops over them."""
-
     def loss(x):
         return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))
 
@@ -113,7 +110,6 @@ OF_CONSTANT_HEADS = {
 
 @pytest.mark.parametrize("name", OF_CONSTANT_HEADS)
 def test_xla_evaluates_nothing_of_constant_heads(name):
-    """Evaluating computations on constant heads would take seconds for millions of items."""
     x = jax.ShapeDtypeStruct((FEW_ITEMS,), np.float32)
     text = jax.jit(jax.grad(OF_CONSTANT_HEADS[name])).lower(x).compile().as_text()
     made = {line.split(" = ")[1].split("{")[0] for line in text.splitlines() if " constant({" in line}

@@ -52,7 +52,7 @@ def test_the_page_on_architecture_has_the_current_ways():
 
 
 def test_results_with_a_count_are_named():
-    """Each tuple of results that ends in a count has names for all fields."""
+    """Tuples of results that end in a count have names for all fields."""
     x, heads = np.array([3, 3, 1, 4]), np.array([0, 1])
     for result in (
         mgpu.reduce_by_key(x, x, size=3),

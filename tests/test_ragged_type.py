@@ -1,4 +1,4 @@
-"""Ragged compared with lists of rows, under every transformation."""
+"""Ragged, compared with lists of rows."""
 
 from __future__ import annotations
 

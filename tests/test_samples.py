@@ -90,7 +90,6 @@ def test_special_weights():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_no_item_of_weight_0_is_chosen(rng, dtype):
-    """`u` has 4,000 random numbers, each running sum of the weights and its neighbours, 0, and the largest below 1."""
     n, heads = 1000, np.array([0, 600], np.int32)
     weights = np.where(rng.random(n) < 0.7, 0, rng.random(n)).astype(dtype)
     sample = jax.jit(lambda u, ids: mgpu.weighted_choice(u, weights, heads, ids))
@@ -184,7 +183,7 @@ ROWS = np.array([
 
 
 def expect_draws(tokens, p):
-    """Compares draws with p by chi-squared; right draws exceed the bound with a probability of about 1e-6."""
+    """Compares draws with p by chi-squared."""
     counts, draws = np.bincount(tokens, minlength=len(p)), len(tokens)
     assert (counts[p == 0] == 0).all(), (counts, p)
     often = p * draws >= 5
@@ -215,7 +214,6 @@ def test_a_million_draws():
 
 
 def test_parameters_of_rows(rng):
-    """Each row has its own parameters; if all rows have the same ones, tokens equal a scalar's."""
     rows = rng.normal(size=(6, 5, 50)).astype(np.float32)
     t, k = np.array([0, 1, 0.5, 2, 1, 0.1] * 5).reshape(6, 5), rng.integers(1, 60, (6, 5))
     p, q = rng.random((6, 5)), rng.random((6, 5)) * 0.3
@@ -322,7 +320,6 @@ SAMPLE_SIZES = [
 @pytest.mark.parametrize("kind", ["random", "equal", "few", "masked", "peak", "zeros", "nan"])
 @pytest.mark.parametrize("dtype", long_but(["float32", "bfloat16"], ["float32", "bfloat16", "float16"]))
 def test_tokens_of_top_p(rng, dtype, kind):
-    """Tokens follow the definition, for the row's uniform number."""
     for n in SAMPLE_SIZES:
         rows = 11
         x = logits_of_kind(rng, kind, rows, n).astype(jnp.dtype(dtype))
@@ -364,7 +361,6 @@ def test_transformations_of_samples(rng):
 
 
 def test_samples_of_shared_rows_over_an_explicit_axis(rng):
-    """Keys or parameters are sharded; all devices have the logits."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     rows, p = rng.normal(size=(3, 20)).astype(np.float32), np.array([0.1, 0.9], np.float32)
     seeds = np.arange(2, dtype=np.uint32)

@@ -19,7 +19,6 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The numbers of rows of a thread and of a tile; a tile has only a slice of the columns.
 TILES = data.tile_sizes("scan_rows")
 
 
@@ -88,7 +87,6 @@ def forms_of_edges(cases):
 @pytest.mark.parametrize("width, n", [(2, 1_200_000), (64, 80_000), (100, 40_000)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_many_tiles(rng, width, n, reverse):
-    """Tiles, groups of tiles, and groups of groups publish sums."""
     x = rng.integers(-4, 5, (n, width)).astype(np.float32)
     heads = np.sort(rng.integers(0, n, n // 50)).astype(np.int32)
     form = {"reverse": reverse, "exclusive": reverse}
@@ -153,7 +151,6 @@ def test_derivatives(rng):
 
 
 def test_columns_are_one_operation(rng):
-    """On CUDA, rows and batches of columns are not transposed."""
     x, heads = rng.normal(size=(500, 64)), np.arange(0, 500, 9)
 
     def rows(x):

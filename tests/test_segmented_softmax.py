@@ -73,7 +73,6 @@ def heads_of(rng, n, mean, size):
     return np.minimum(np.cumsum(rng.integers(0, 2 * mean + 1, size)), n + 3).astype(np.int32)
 
 
-# Rows have one, a few or many elements; their lengths divide a sector of 32 bytes or do not.
 WIDTHS = (None, 2, 3, 8, 9, 40)
 
 
@@ -89,7 +88,6 @@ def test_tile_edges(rng, n):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_segments_over_many_tiles(rng, width):
-    """Segments end at a tile's edge, beside it, or after hundreds of tiles; parts of some are all -inf."""
     tile = max(TILES) // (width or 1)
     n = 600 * tile
     x = rng.normal(size=(n, width) if width else n).astype(np.float32)
@@ -123,7 +121,6 @@ def test_least_numbers_are_numbers():
 
 @pytest.mark.parametrize("dtype", data.FLOAT_DTYPES)
 def test_rows_of_a_batch(rng, dtype):
-    """Rows begin and end within tiles, with their own heads and counts."""
     rows, n = 5, 3000
     trailing = [(), (2,), (7,), (16,)][rng.integers(4)]
     x = (3 * rng.normal(size=(rows, n, *trailing))).astype(jnp.dtype(dtype))
@@ -152,7 +149,6 @@ def test_a_number_in_place_of_floats_is_an_error():
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("log", [False, True])
 def test_gradients_of_rows(rng, width, log):
-    """Gradients equal the formula in float64, for segments of one to thousands of rows."""
     n = 9000
     heads, count = heads_of(rng, n, 30, 200), np.int32(8500)
     x, cotangent = (rng.normal(size=(n, width) if width else n) for _ in range(2))
@@ -171,7 +167,6 @@ def test_gradients_of_rows(rng, width, log):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
 def test_rows_are_one_kernel(rng):
-    """XLA gathers, reduces and scatters nothing, in the derivative either."""
     x, heads = np.zeros((500, 24), np.float32), np.arange(0, 500, 9, np.int32)
     for function in FUNCTIONS.values():
         for run, calls in (

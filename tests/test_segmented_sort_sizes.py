@@ -112,7 +112,6 @@ def test_no_items_in_every_form():
             assert words.dtype == keys.dtype
 
 
-# In arrays like these, merge paths run along an edge.
 @pytest.mark.parametrize("shape", ["sorted", "reversed", "constant", "organ pipe", "two values"])
 def test_shapes_of_data(rng, shape):
     ramp = np.arange(N, dtype=np.uint32)
@@ -146,7 +145,7 @@ def test_any_lengths(lengths, seed, count, descending, form):
 
 # ---- Long segments --------------------------------------------------------------------------------------------------
 
-# From these mean lengths on, CUDA sorts segments by digits (a radix sort). Few heads make the means of the tests large.
+# From these mean lengths on, CUDA may sort segments by digits.
 LONG_MEANS = {1: 2**14, 2: 2**14, 4: 2**15, 8: 2**19}  # keyed by the bytes of a key
 LONG_HEADS = 7
 
@@ -232,7 +231,6 @@ def test_long_segments_at_the_edges_of_tiles(rng):
 
 
 def test_long_segments_whose_keys_differ_in_other_digits(rng):
-    """Keys differ in no digit, or in one, two, three or all; passes over the other digits are left out."""
     n = long_length("int32")
     heads = long_heads([0.125] * 7, n)
     masks = np.array([0, 0xFF, 0xFF00, 0x7F000000, 0xFF00FF, 0xFFFF00, 0x7F00FFFF, 0x7FFFFFFF])
@@ -286,7 +284,7 @@ def test_broken_heads_of_long_segments_stay_in_their_row(rng):
 
 # ---- Long segments among short ones ---------------------------------------------------------------------------------
 
-# At this size, CUDA sorts segments of LONG_MEANS items or more by digits, and the others by merging.
+# At this size, CUDA may sort long segments by digits and short ones by merging.
 MIXED = 2**22 + 4321
 MIXED_HEADS = 2047
 

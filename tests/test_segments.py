@@ -1,4 +1,4 @@
-"""Segments, compared with NumPy: conversions of every form, and every function by each form."""
+"""Segments, compared with NumPy."""
 
 from __future__ import annotations
 

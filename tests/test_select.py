@@ -42,7 +42,6 @@ def test_select_and_indices(rng, n):
 @pytest.mark.long
 @pytest.mark.parametrize("rows", [1, 2])
 def test_select_of_many(rng, rows):
-    """Each block of the CUDA kernels marks several tiles."""
     n = 10_000_019 // rows
     x = rng.integers(0, 2**31, (rows, n)).astype(np.int32)
     keep = rng.random((rows, n)) < 0.3

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATIONS = ["set_intersection", "set_union", "set_difference", "set_symmetric_difference"]
 TAKES_B = ("set_union", "set_symmetric_difference")
-# Items per tile on CUDA, for 8-byte and narrower keys, and on the CPU.
 TILES = data.tile_sizes("sets")
 SEVERAL_TILES = 3 * max(TILES) + 77
 
@@ -77,7 +76,6 @@ def test_every_key_type(rng, dtype, operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("keys", [2, 13, 256, 2**31])
 def test_duplicates_at_tile_edges(rng, keys, operation):
-    """Duplicates on one side are error-prone at the edge of a tile, so every length near an edge is tested."""
     n = max(TILES) + 2
     a = np.sort(rng.integers(0, keys, n)).astype(np.uint32)
     b = np.sort(rng.integers(0, keys, 2 * n)).astype(np.uint32)
@@ -94,7 +92,6 @@ def test_one_key_on_both_sides(operation):
     a, b = np.full(20000, 7, np.int32), np.full(40000, 7, np.int32)
     for a_live, b_live in ((0, 0), (1, 40000), (20000, 1), (20000, 19999), (20000, 20000), (20000, 20001), (1, 1)):
         check(operation, a, b, counts=(a_live, b_live))
-    # Pairs reach up to a tile's edge, then come copies on one side only, then another key.
     for longer in (a, b):
         short = np.concatenate([np.full(5887 // 2, 7), np.full(100, 9)]).astype(np.int32)
         check(operation, longer, short)

@@ -19,7 +19,6 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# A GPU sorts N items by digits; a CPU sorts them in several tiles.
 N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 
@@ -120,7 +119,6 @@ def test_many_tiles(rng):
 @pytest.mark.parametrize("what", ["random", "in order", "few values"])
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
 def test_long_keys_of_many_items(rng, dtype, what):
-    """On a GPU, sorts with values have longer tiles from 2^22 items on."""
     n = 2**22 + 4321 if jax.default_backend() == "gpu" else N
     keys = data.random_keys(rng, dtype, n)
     if what == "in order":
@@ -194,7 +192,6 @@ def test_rows_in_blocks(rng, n, dtype, bits):
 @pytest.mark.parametrize(("dtype", "bits"), [("uint16", None), ("bfloat16", None), ("int16", 8), ("uint16", 11)])
 @pytest.mark.parametrize("n", long_but([20737], [16385, 20736, 20737, 31105, 65536, 2**18 - 1]))
 def test_rows_of_two_byte_keys_by_several_blocks(rng, n, dtype, bits):
-    """A row takes passes only for digits in which its keys differ: none, one or both."""
     batch = max(2**18 // n + 2, 9)
     keys = rng.integers(0, 2 ** (bits or 16), (batch, n)).astype(np.uint16)
     keys[0] &= 0xFF

@@ -1,4 +1,4 @@
-"""`take`, and transposes of gathers, which add rows in float32 in a fixed order."""
+"""`take`, and transposes of gathers."""
 
 from __future__ import annotations
 

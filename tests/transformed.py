@@ -25,7 +25,7 @@ AXIS_TYPES = [
 long = pytest.mark.long
 
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-# One example of each function is not `long`. The others find little, because other tests call their kernels.
+# One example of each function is not `long`.
 every_function = pytest.mark.parametrize(
     "example", [pytest.param(e, id=name, marks=long if "," in name else ()) for name, e in EXAMPLES.items()]
 )

@@ -43,7 +43,7 @@ inline long double value_of(const Array& array, int64_t i) {
   }
 }
 
-// The order of lax.sort: NaNs are equal and above all others, zeros are equal.
+// NaNs are equal and above all others, zeros are equal.
 inline bool value_less(long double a, long double b, bool descending = false) {
   if (descending) std::swap(a, b);
   return std::isnan(b) ? !std::isnan(a) : a < b;

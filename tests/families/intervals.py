@@ -200,7 +200,7 @@ def intervals(shape: Shape) -> Call:
     if size > 5000 and int(np.prod(form.trailing)) > 8:
         form = Rows(form.dtype, (2, 2), shape)
     m = shape.choice((0, 1, 3, size // 4, size, size, 2 * size + 1))
-    if shape.largest > 10_000 and shape.flag(0.25):  # more objects than a tile caches
+    if shape.largest > 10_000 and shape.flag(0.25):
         size = m = int(shape.rng.integers(1024, 9000))
     total = shape.count(size)
     gathers, scatters = name in ("interval_gather", "interval_move"), name in ("interval_scatter", "interval_move")

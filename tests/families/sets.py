@@ -164,7 +164,7 @@ def sets(shape: Shape) -> Call:
 
 
 def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int, descending: bool) -> np.ndarray:
-    """Draws distinct live keys from the whole range of the type."""
+    """Draws distinct live keys."""
     word = np.dtype(f"u{keys.dtype.itemsize}")
     bits = 8 * min(word.itemsize, 4)
     whole = bits == 8 or (bits == 16 and live > 5000)

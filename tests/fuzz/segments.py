@@ -182,9 +182,7 @@ def search(x: Any, s: Any, **ends: Any) -> Any:
 
 
 def pooled(x: Any, s: Any, **ends: Any) -> Any:
-    """Returns weighted sums of entries by index: entry j is item n - 1 - j, and every third entry is dropped. Strict
-    promotion requires weights of x's type.
-    """
+    """Returns weighted sums of entries by index; every third entry is dropped."""
     places = np.arange(x.shape[0], dtype=np.int32)
     entries = {"indices": np.where(places % 3 == 2, -1, places[::-1]), "weights": (places % 5).astype(x.dtype)}
     return mgpu.segmented_reduce(x, s, **entries, **ends)

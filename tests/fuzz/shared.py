@@ -78,7 +78,7 @@ def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, mix
 
 
 def first_rows(kind: str, a: np.ndarray, b: np.ndarray, size: int) -> tuple[int, np.ndarray]:
-    """Returns the number of rows of a join, and the first rows; joins only the rows of A that these need."""
+    """Returns the number of rows of a join, and the first rows."""
     ranks = oracle.rank(np.concatenate([a, b]))
     found = [np.searchsorted(ranks[len(a) :], ranks[: len(a)], side) for side in ("left", "right")]
     matches = (found[1] - found[0]).astype(np.int64)
@@ -111,7 +111,7 @@ def segments(x: np.ndarray, heads: np.ndarray, live: int) -> list[np.ndarray]:
 
 
 def mixed_pair(shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int) -> tuple[Any, Any]:
-    """Draws two unsorted arrays of keys or columns that share some keys."""
+    """Draws two unsorted arrays of keys or columns that may share keys."""
     a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, None, None)
     orders = rng.permutation(n_a), rng.permutation(n_b)
     return jax.tree.map(lambda x: x[orders[0]], a), jax.tree.map(lambda x: x[orders[1]], b)

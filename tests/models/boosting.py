@@ -1,6 +1,6 @@
 """A level of boosted trees: histograms of gradients by feature and node, and each node's best split.
 
-A feature's bins in a node have equally many rows. Rows with node -1 are in none.
+A feature's bins in a node have nearly equally many rows. Rows with node -1 are in none.
 """
 
 import jax
