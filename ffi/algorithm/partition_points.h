@@ -4,9 +4,9 @@
 
 namespace mgpu {
 
-// Several searches in lockstep, so that their reads overlap. A finished search reads position 0.
-// `before(k, item)` says whether search k continues after
-// the item that read(k, i) gave.
+// Several searches in lockstep, so that their reads overlap.
+// A finished search reads position 0.
+// `before(k, item)` says whether search k continues after the item that read(k, i) gave.
 template <int kCount, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before) {
   Index longest = 0;
@@ -31,7 +31,7 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
   }
 }
 
-// Takes kProbes probes per step, for searches whose time is the latency of reads.
+// A partition_point with kProbes probes per step.
 template <int kProbes, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, Before before) {
   while (begin < end) {

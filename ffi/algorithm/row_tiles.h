@@ -23,7 +23,7 @@ struct Divisor {
 struct RowTiles {
   static constexpr int kThreads = 256;
   // A slot is a place for one item or result of a row.
-  // A tile of several rows has up to kSlots, a tile of one row up to kMostSlots.
+  // A tile has up to kSlots of them, or a single row.
   static constexpr int kSlots = 8 * kThreads;
   static constexpr int kMostSlots = 2 * kSlots;
   static constexpr int kMostRows = kThreads;

@@ -12,7 +12,7 @@ namespace mgpu {
 constexpr TileShape kBucketShape{512, 8};
 static_assert(kBucketShape.tile() == kBucketCapacity && kBucketShape.tile() == kBucketChunk);
 constexpr int kBucketMaxComparedEntries = 32;
-constexpr int kBucketBlocks = 3;                                       // blocks per multiprocessor, or fewer
+constexpr int kBucketBlocks = 3;                                       // per multiprocessor; fewer on small ones
 constexpr int64_t kBucketExtraBlocks = 8 * kReferenceMultiprocessors;  // the most blocks for chunks beyond the first
 
 MGPU_HOST_DEVICE int64_t BucketJoinOperands::extra_blocks() const {

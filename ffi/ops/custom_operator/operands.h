@@ -92,7 +92,7 @@ struct ReduceFunctionOperands : FunctionOperands {
 
   explicit ReduceFunctionOperands(const Call& call);
 
-  // A multiple of the items in a vector for each of 256 threads.
+  // A multiple of 256 vectors of items.
   int64_t chunk_items() const {
     const int64_t step = int64_t{256} * shape.vector();
     int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / step, 1) * step;

@@ -336,7 +336,7 @@ __device__ typename Operator::State total_of(const Task<Operator>& task, const O
   return state;
 }
 
-// Computes the totals of up to kLevelsAtOnce levels above `level`. A tile has kGroup^3 rows, in a slice of the columns.
+// Computes the totals of up to kLevelsAtOnce levels above `level`. A tile has kGroup^3 of its rows and some columns.
 template <bool kFromItems, typename Operator>
 __global__ void __launch_bounds__(kThreads)
     combine_groups(const __grid_constant__ Task<Operator> task, Operator op, int level) {

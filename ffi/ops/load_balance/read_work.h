@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// Reads the rest of `work`: `offsets` names an operand [.., objects], and `count` one [.., 1], or an absent one.
+// `work` has problems, size and capacity. `offsets` names an operand [.., objects], `count` one [.., 1] or absent.
 void read_work(const Call& call, const Arguments& in, WorkList& work, const char* offsets, const char* count);
 
 WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items);
