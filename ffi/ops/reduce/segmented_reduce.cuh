@@ -1,5 +1,5 @@
-// Items and segment ends are consumed in one order, in equal tiles for segments of any lengths (unit_tiles.cuh). A tile
-// stores the results that its ends close, but for its first end: a second kernel joins the parts of that segment.
+// Items and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A tile stores the results that its
+// ends close, but for its first end: a second kernel joins the parts of that segment.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -28,8 +28,8 @@ constexpr int64_t state_bytes() {
   return bytes;
 }
 
-// The places of a tile: its items, preceded by the items between the last multiple of 16 bytes and its first item. A
-// warp has several rows of places, and a lane has a run of neighbouring places in each row.
+// The places of a tile: its items, preceded by earlier items of the vector in which the first one lies. A warp has rows
+// of places, and a lane has a run of neighbouring places in each row.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -99,7 +99,7 @@ __device__ __forceinline__ int place_of(int row) {
   return (first_row + row) * Shape<Operator>::kRowPlaces + lane * Shape<Operator>::kRun;
 }
 
-// `x` is at a multiple of 16 bytes, and `limit` is a place.
+// `x` is aligned, and `limit` is a place.
 template <typename Operator>
 __device__ __forceinline__ void load_vectors(SourceOf<typename Operator::Element> x, int limit,
                                              RowVectors<Operator>& vectors) {

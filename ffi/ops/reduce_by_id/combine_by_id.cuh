@@ -212,8 +212,8 @@ __device__ __forceinline__ unsigned entry_of(uint32_t slot) { return slot ^ (slo
 
 MGPU_HOST_DEVICE int64_t whole_entries(int64_t slots) { return ceil_div<int64_t>(slots, 32) * 32; }
 
-// The places of the states of a thread's items: in the block's table, or in device memory. The table has tags unless it
-// holds all results.
+// The places of the states of a thread's items, in the block's
+// table or in device memory. A table of all results has no tags.
 template <bool kHoldsAll, int kItems>
 class Places {
  public:

@@ -12,7 +12,7 @@ constexpr int kIdMasks = 512;  // words per warp, in which lanes with the same s
 constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
-constexpr int64_t kIdPartItems = 1 << 14;  // items for each part, until there are kIdMaxParts
+constexpr int64_t kIdPartItems = 1 << 14;  // items for each part, if there are fewer than kIdMaxParts
 // sum_ranges (sum_by_id.cuh) sums few floats, if kSumRanges blocks per problem have room for all limbs.
 constexpr int64_t kFewSumItems = 1 << 14;  // the most floats of a problem, times the number of problems up to 8
 constexpr int64_t kSumRanges = 128;

@@ -36,7 +36,7 @@ struct ExponentWindow {
   __device__ __forceinline__ bool holds(uint32_t bits) const { return bits * 2 - (lowest << 24) < count << 24; }
 };
 
-// Chooses the exponents of a block's digits: those of one group, or of all groups if these have enough more of the
+// Chooses the exponents of a block's digits: those of one group, or of max_groups if these hold enough more of the
 // sampled items. Returns no groups if over 1/128 of the sampled normal numbers are outside.
 template <typename Items>
 __device__ inline ExponentWindow choose_window(const Items& items, unsigned max_groups) {

@@ -218,7 +218,7 @@ class ReduceRows final : public SegmentedRows {
 
  private:
   static constexpr int64_t kMostLinesAhead = 8;  // the most lines of a row that are fetched
-  // Up to so many columns go to reduce_group (reduce_block). kFewStates is for operators other than sums and products.
+  // Limits of columns in reduce_block. kFewStates is for operators other than sums and products.
   static constexpr int64_t kFewStates = 7;
   static constexpr int kMostOtherStates = 4;  // columns that reduce_columns combines at once by such operators
   static constexpr int64_t kFewColumns = 32;
@@ -251,7 +251,7 @@ class ReduceRows final : public SegmentedRows {
     int64_t i;
   };
 
-  // A call gives the state of a column. The elements of a weighted row have one weight.
+  // A call gives the state of a column. With weights, `factor` is the weight of all these elements.
   struct Row {
     const Element* data;
     int64_t number;
@@ -263,7 +263,7 @@ class ReduceRows final : public SegmentedRows {
     }
   };
 
-  // Each element of a row has a weight.
+  // Like Row, if each element has a weight.
   struct ProductRow {
     const Element* data;
     const Element* factors;

@@ -157,8 +157,8 @@ __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduc
   return tile.first_end - 2 * problems.first - 1;
 }
 
-// Stores which tiles have parts of the segment that the tile's first end closes. The last end before the tile is at
-// position `end_before`.
+// Stores which tiles may have parts of the segment that the tile's first
+// end closes. The last end before the tile is at position `end_before`.
 template <typename Operator>
 __device__ __forceinline__ void note_split(const RowReduction<Operator>& reduction, const TileUnits& tile,
                                            int64_t index, int64_t end_before) {
@@ -387,8 +387,8 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
     constexpr int kAtOnce = 32 / sizeof(Index);
 #pragma unroll 1
     for (int first = threadIdx.x; first < tile.items; first += kAtOnce * kThreads) {
-      // All loads come before the first store: the compiler would not move a load up over a
-      // store.
+      // All loads come before the first store, because the
+      // compiler does not move a load over a store.
       Index indices[kAtOnce];
       [[maybe_unused]] Element weights[kAtOnce];
       const auto from = rows.from(first);

@@ -26,7 +26,7 @@ struct ScanOperands : OperatorOperands {
   //   kTilesByRow  Each row has its own tiles. This is for a single row,
   //                and for long rows of whole vectors of 16 bytes.
   //   kWarpByRow   A warp scans a row that is not long. If there are many rows,
-  //                they need not consist of whole vectors: neighbouring rows then share vectors.
+  //                they need not consist of whole vectors.
   //   kSegments    Tiles run on across rows, with restarts. This is for all other scans, and for products of items
   //                of up to 4 bytes.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };

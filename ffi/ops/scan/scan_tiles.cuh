@@ -1,4 +1,4 @@
-// Scans long rows tile by tile, with persistent blocks.
+// Scans rows tile by tile, with persistent blocks.
 #pragma once
 
 #include "cuda/block/look_back.cuh"
@@ -101,9 +101,9 @@ struct Staged<Element> {
 // scan tile k; a thread reads only vectors that it copied. Meanwhile one warp publishes the sum as soon as it is
 // computed, another ends the look-back of tile k and starts that of tile k + 1, and a third draws a ticket.
 //
-// Preceding tiles are summed up at about the same time, by other blocks too, some
-// steps before a look-back needs the sums. A group's sum is published one step after
-// the sum of its last tile, and the sum of a group of groups another step later.
+// A group's sum is published one step after the sum of its
+// last tile, and the sum of a group of groups another step
+// later.
 //
 // Blocks never wait for each other in a cycle. Look-backs and groups wait for sums of tiles with earlier tickets, and
 // before a block publishes a tile's sum, it waits only for its look-backs and groups of tiles with earlier tickets.

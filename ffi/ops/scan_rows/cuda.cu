@@ -1,4 +1,4 @@
-// One kernel marks the heads, if there are any, and another scans in one pass over memory.
+// One kernel marks the heads, if there are any, and another scans.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/scan_rows/task.h"

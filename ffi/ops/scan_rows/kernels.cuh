@@ -81,11 +81,11 @@ struct RowScan {
   SourceOf<typename Operator::Element> x;
   Segments segments;  // the segments of each problem's rows
   int64_t width;
-  unsigned tiles;          // the tiles of a problem
-  unsigned slices;         // the slices into which columns are cut
-  int columns;             // the columns of a slice
-  int groups;              // the groups of rows in a tile
-  bool contiguous;         // whether the rows of a tile are contiguous
+  unsigned tiles;  // the tiles of a problem
+  unsigned slices;
+  int columns;
+  int groups;  // the groups of rows in a tile
+  bool contiguous;
   bool aligned;            // whether rows are copied by aligned vectors of 16 bytes
   Quotient row_copies{1};  // divides by the number of vectors, or else elements, that are copied per row of a tile
   int copied_rows;         // the rows that all threads copy at once
@@ -124,7 +124,7 @@ struct TileScan {
   using Slots = Slot<Sum>;
   using Tree = RowLookBack;
   static constexpr int kLeaves = leaves_of<Element>();
-  static constexpr int kBytes = leaf_bytes<Element, 0>();  // the bytes of an element in the array of each leaf
+  static constexpr int kBytes = leaf_bytes<Element, 0>();  // of an element in the array of each leaf
   static constexpr int kVector = 16 / kBytes;
   static constexpr int kRows = RowScanTiling::thread_rows(kBytes, kLeaves, kWide);
   static constexpr int kStep = RowScanTiling::step(kBytes, kLeaves, kWide);
@@ -135,10 +135,10 @@ struct TileScan {
     int64_t problem;
     int64_t first_row;  // the tile's first row in the problem
     int64_t first_column;
-    int64_t origin;   // the tile's first element in memory
-    uint64_t* words;  // the look-back words of the slice
-    unsigned index;   // the tile's number among those of a slice, in the order of the scan
-    int size;         // the tile's rows
+    int64_t origin;  // the tile's first element in memory
+    uint64_t* words;
+    unsigned index;  // the tile's number among those of a slice, in the order of the scan
+    int size;
     int live;
     int columns;
     int lead;  // elements between a multiple of 16 bytes and the origin
@@ -152,7 +152,7 @@ struct TileScan {
   const Operator& op;
   Shared& shared;
   char* buffer;
-  int group;  // the group of the thread's rows
+  int group;
   int column;
 
   __device__ TileScan(const RowScan<Operator>& task, const Operator& op, Shared& shared, void* buffer)

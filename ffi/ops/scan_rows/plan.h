@@ -26,8 +26,8 @@ struct RowScanTiling {
   int64_t element_bytes;  // the bytes of a number, or of one leaf of an item
   int leaves = 0;         // the leaves of an item; 0 if elements are numbers
 
-  // From the bytes of a column that a thread's rows should hold:
-  // 136 or, in the planes of several leaves together, 208.
+  // A thread's rows should hold 136 bytes of a column or,
+  // in the planes of several leaves together, 208.
   static constexpr int64_t most_rows(int64_t element_bytes, int leaves) {
     return (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
   }
@@ -71,7 +71,7 @@ struct RowScanTiling {
   int64_t look_back_words(int64_t state_bytes) const {
     return tiles() == 1 ? 0 : RowLookBack{tiles()}.words(columns() * state_bytes);
   }
-  // There is a bit for each row of a problem.
+  // Words of 32 bits, with a bit for each row of a problem.
   int64_t mark_words() const { return rows / 32 + 1; }
 };
 
