@@ -228,8 +228,8 @@ def evaluate(
 ) -> list[Any]:
     """Evaluates a jaxpr that was traced where it was unknown what varies over a mesh.
 
-    Equations are evaluated anew and jitted parts inlined, so that values, derivatives and transposes vary as they
-    should. A rule replaces a primitive: it takes parameters and operands, and returns the results or None.
+    Equations are evaluated anew, and jitted parts inlined. A rule replaces a primitive: it takes parameters and
+    operands, and returns the results or None.
     """
 
     def step(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
@@ -404,8 +404,7 @@ def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..
 def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> Callable[..., T]:
     """`automatic` for a function that a vmap may map over Explicit axes.
 
-    vmap gives primitives a sharding over these axes, which are Auto within `automatic`. So the batch is moved into the
-    function; `batch` is the sharding of its axes.
+    The batch is moved into the function; `batch` is the sharding of its axes.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return function
@@ -473,8 +472,7 @@ def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array, *, til
 
     With `tiled`, rows of devices follow each other along the first axis.
 
-    `index` is the device's own index, which varies if shard_map tracks what varies. If it tracks nothing, cotangents of
-    the result differ between devices, and the transpose must add them.
+    `index` is the device's own index, which varies if shard_map tracks what varies.
     """
     to = "invarying" if is_varying(index) else "varying"
     gathered: jax.Array = jax.lax.all_gather(x, axis_name, tiled=tiled, to=to)

@@ -1,9 +1,9 @@
 """Runs each eager call of a public function as one compiled program, which later calls reuse.
 
 Static arguments are part of the program, as under `jax.jit`. JAX arrays are its operands, and so are NumPy arrays whose
-types JAX has, or whose integers fit these types. Other values belong to the host, such as Python numbers, lists, or
-64-bit floats without `jax_enable_x64`. The code that checks and converts them must see the values, so it runs on the
-host in each call, and its results are operands.
+types JAX has, or whose integers fit these types. Other values belong to the host, such as Python numbers, or 64-bit
+floats without `jax_enable_x64`. The code that checks and converts them must see the values, so it runs on the host, and
+its results are operands.
 
 The first call with given shapes traces the function with a `HostValue` for each value of the host; `on_host` and
 `check_on_host` record the conversions and checks. Later calls repeat only these.

@@ -73,13 +73,13 @@ class Operation:
     """An operation as a JAX primitive with several results.
 
     Args:
-      name: the name of the primitive, of the FFI handlers and of the C++ functions.
+      name: the name of the FFI handlers and of the C++ functions and, after `mgpu_`, of the primitive.
       operands: the rank of each operand of one problem by name, in the handlers' order.
       results: the names of the results, in the handlers' order. Some values of attributes leave results out.
       attributes: the type of each attribute by name: `bool`, `int`, an enumeration, or `Keyed`.
       shapes: the shape rule, which takes `jax.ShapeDtypeStruct`s of operands, and attributes, and gives one struct per
         result.
-      fallback: the operation in plain JAX, on one problem, for platforms without kernels.
+      fallback: the operation in plain JAX, on one problem.
       aliases: names of results, by the name of the operand whose buffer they may take over if it is donated. If the
         program makes that operand from one scalar, as `jnp.zeros` does, kernels may get the scalar, `[1]`, and fill
         the result.

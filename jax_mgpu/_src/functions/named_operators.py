@@ -115,7 +115,7 @@ class Leaf:
       mean: whether to divide sums by numbers of items.
       trailing: the shape of an item.
       dtype: the dtype of the results.
-      fill: the value of empty results: 0, or -1 for indices.
+      fill: the value where there is no result: 0, or -1 for indices.
       made: computes operators that kernels lack by the reductions of a `Grouping`.
       ddof: the number that a variance subtracts from the number of items.
     """

@@ -1,7 +1,7 @@
 """The operators of reductions and scans: built-in ones, and associative functions of callers.
 
-The general path is plain JAX, for functions that no kernel runs, and for platforms without kernels. As in kernels, an
-operator extracts states from items and positions, combines them, and finishes results.
+The general path is plain JAX. As in kernels, an operator extracts states from items and positions, combines them, and
+finishes results.
 """
 
 from __future__ import annotations

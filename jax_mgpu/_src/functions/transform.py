@@ -111,8 +111,7 @@ def emitted(
 ) -> Any:
     """Maps a caller's function over n states, or states and their positions; 0 for those that are not `live`.
 
-    The first live state replaces dead ones, so neither results nor derivatives depend on memory there. Without a
-    function, the states are returned.
+    The first live state replaces dead ones. Without a function, the states are returned.
     """
     if function is None:
         return states
@@ -166,7 +165,7 @@ def map_leaves(
 ) -> Any:
     """Maps a function of an item's leaves and its position over all items.
 
-    The first item replaces items past the count, so neither results nor derivatives depend on memory there.
+    The first item replaces items past the count.
     """
     n = leaves[0].shape[0]
     positions = jnp.arange(n, dtype=position_dtype)

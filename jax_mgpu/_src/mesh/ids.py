@@ -1,4 +1,4 @@
-"""Reductions by id over a mesh axis: devices combine their own items, and send the results to the owners of the ids."""
+"""Reductions by id over a mesh axis."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
     """Returns this device's results, `[size, width]`, for the `size` ids from `size * axis.index` on.
 
-    If all devices together have no more results than one has items, each device combines its items into all results,
-    and sends each result to its owner. Otherwise items are sorted by id over all devices, and the results of runs are
-    sent. A run may span devices, so a device receives at most `size` results and one more per device.
+    If devices do not gather all items (`by_size`), there are two ways. If all devices together have no more results
+    than one has items, each device combines its items into all results, and sends each result to its owner. Otherwise
+    items are sorted by id over all devices, and the results of runs are sent. A run may span devices, so a device
+    receives at most `size` results and one more per device.
     """
     n, width = x.shape
     if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):

@@ -1,4 +1,4 @@
-"""Intervals over a mesh axis: each is sent to the devices whose slots it fills, which fetch its rows."""
+"""Intervals over a mesh axis."""
 
 from __future__ import annotations
 

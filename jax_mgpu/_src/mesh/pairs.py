@@ -1,4 +1,4 @@
-"""Operations on two sorted arrays over a mesh axis: both are cut at the same keys."""
+"""Operations on two sorted arrays over a mesh axis."""
 
 from __future__ import annotations
 
@@ -376,8 +376,8 @@ def set_operation(
 ) -> SetResult:
     """Returns this device's part of a set operation.
 
-    Unless arrays are aligned, items move along the balanced path: the r-th copies of a key in both stay together, so
-    each device works alone.
+    Unless arrays are aligned, items are distributed along the balanced path: the r-th copies of a key in both stay
+    together, so each device works alone.
     """
     name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
     a_leaves, b_leaves, unflatten = set_leaves(name, kind, a_values, b_values, n_a, n_b)

@@ -1,4 +1,4 @@
-"""Ragged batches over a mesh axis: rows of segments are fetched from their devices."""
+"""Ragged batches over a mesh axis."""
 
 from __future__ import annotations
 

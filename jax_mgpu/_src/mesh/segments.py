@@ -1,4 +1,4 @@
-"""Segments and runs over a mesh axis: only parts that cross a boundary between devices move."""
+"""Segments and runs over a mesh axis."""
 
 from __future__ import annotations
 

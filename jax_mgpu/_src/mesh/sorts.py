@@ -1,4 +1,4 @@
-"""Sorts over a mesh axis: devices sort their keys, cut them by rank, exchange parts, and merge them."""
+"""Sorts over a mesh axis."""
 
 from __future__ import annotations
 
