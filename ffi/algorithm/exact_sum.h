@@ -1,4 +1,4 @@
-// Sums of float32 by additions of integers: they are exact, so any order gives the same bits.
+// Sums of float32 by additions of integers, which are exact, so that any order gives the same bits.
 #pragma once
 
 #include "algorithm/common.h"

@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// The first live(row) keys of each row are merged.
+// Only the first live(row) keys of a row take part.
 struct SortedRows {
   const void* keys = nullptr;
   int64_t length = 0;

@@ -36,7 +36,7 @@ struct Task {
 struct Tile {
   int64_t problem;
   int64_t first;      // its first interval in the problem
-  int count;          // the number of its intervals
+  int count;          // of its intervals
   int64_t first_row;  // the problem's first row among the rows of all problems
   int64_t first_result;
 

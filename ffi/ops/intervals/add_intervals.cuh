@@ -26,11 +26,11 @@ constexpr int kBlocks = kColumns == 1 && sizeof(Element) < 8 ? 6
 
 struct AddTiles {
   int rows;
-  int units;          // the most units of a tile
-  int64_t row_units;  // units of a row
-  int64_t slices;     // tiles that share a row
-  int64_t tiles;      // the tiles of a problem, if all slices of a row count as one
-  Divisor parts;      // the most units of a row in a tile
+  int units;  // the most units of a tile
+  int64_t row_units;
+  int64_t slices;  // tiles that share a row
+  int64_t tiles;   // the tiles of a problem, if all slices of a row count as one
+  Divisor parts;   // the most units of a row in a tile
 
   // Tiles are smaller if there would be few of them.
   AddTiles(int64_t problems, int64_t count, int64_t row_units, int most_units) : row_units(row_units) {

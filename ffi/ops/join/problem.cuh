@@ -58,7 +58,7 @@ __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
 struct Plan {
   unsigned tile;
   int64_t row;
-  bool is_first;  // whether it is the first tile of its row
+  bool is_first;  // of its row
   bool is_last;
   bool a_follows;    // whether A continues after the tile
   int64_t a;         // the number of the row's items of A before the tile

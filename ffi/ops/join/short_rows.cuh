@@ -11,7 +11,7 @@ struct Join {
   ShortPair<Order> rows;
   Divisor size;  // the output rows that a row of the batch has room for
   int a_share;   // the items of A that a thread takes
-  int b_share;   // the items of B that a thread takes
+  int b_share;   // the same for B
   bool keep_a;
   bool keep_b;
   IndexResult a_indices;
