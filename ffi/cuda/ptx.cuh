@@ -164,8 +164,8 @@ __device__ Word shared_load(uint32_t address) {
   }
 }
 
-// ---- Steps of searches and merges in shared memory, predicated by hand: the compiler would make branches, or moves of
-// unchanged values.
+// ---- Steps of searches and merges in
+// shared memory, predicated by hand.
 
 template <typename Word>
 __device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Word& b_key) {

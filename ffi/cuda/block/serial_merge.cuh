@@ -162,9 +162,9 @@ __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int
   }
 }
 
-// Takes kItems outputs of a merge of two runs, each followed by kItems largest words. Such a word may be
-// taken for an equal item of the other run, so equal words must be interchangeable. The sum of the two places
-// to read next grows by one with each item, so one place gives the other, and a step has only one load.
+// Takes kItems outputs of a merge of two runs, each followed by kItems largest words. Such
+// a word may be taken for an equal item of the other run, so equal words must be
+// interchangeable. A step has one load: one of the two places to read next gives the other.
 template <int kItems, typename Word, typename Take>
 __device__ void take_either(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);

@@ -51,8 +51,8 @@ __device__ __forceinline__ Value shuffle(const Value& value, int lane) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 
-// The combination of all lanes' values in lane order, in every lane. The fold of a large value, whose combination may
-// be a caller's function, is a loop to save time of compilation.
+// The combination of all lanes' values in lane order, in every
+// lane. For large values it is a loop, to save time of compilation.
 template <typename Value, typename Combine>
 __device__ __forceinline__ Value fold_warp(Value value, Combine combine) {
   constexpr int kUnroll = sizeof(Value) > 8 ? 1 : 5;

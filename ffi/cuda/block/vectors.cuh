@@ -294,8 +294,8 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
     take_round([](int) { return true; });
     offset += kInFlight * stride;
   }
-  // This round has no `if` around it: if ptxas knows that a load is made, it uses the result before it makes the other
-  // loads.
+  // This round has no `if` around it, so that
+  // ptxas makes all loads before it uses a result.
   left -= thread * kItems;
   take_round([&](int k) { return k * stride < left; });
 #pragma unroll 1

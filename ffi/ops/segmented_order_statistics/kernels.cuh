@@ -1,8 +1,8 @@
-// `sought` is a position in a sorted segment. The rank of a key is an unsigned word in the order of the
-// keys (key_order.h). A group of lanes sorts its segment in registers, or the warp does if the segment is
-// too long for the group. For a still longer segment, the warp halves an interval of ranks that contains
-// the sought item, until it is one rank or the warp can sort its items. Long segments are listed with
-// their parts, and each pass over them finds one more digit of the ranks of the sought items.
+// `sought` is a position in a sorted segment. Ranks of keys are unsigned words in the order
+// of the keys (key_order.h). A group of lanes, or the warp, sorts a short segment in
+// registers. For a longer segment, the warp halves an interval of ranks that contains the
+// sought item, until it is one rank or the warp can sort its items. Long segments are listed
+// with their parts, and each pass over them finds one more digit of the sought items' ranks.
 #pragma once
 
 #include "algorithm/key_order.h"

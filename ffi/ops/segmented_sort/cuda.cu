@@ -25,7 +25,7 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int max
   const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
-  // Usually there are few tiles to merge, and only the device knows how many.
+  // Only the device knows how many tiles are to be merged.
   const auto few_blocks = [&](auto kernel, int threads, int shared_bytes, int64_t tiles) {
     constexpr int kTurns = 4;  // waves of blocks, so that a multiprocessor does not wait for a slow block
     return minimum(tiles, int64_t{kTurns} * resident_blocks(call, kernel, threads, shared_bytes, tiles));
@@ -180,7 +180,7 @@ void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScr
   for (int round = 0; round < max_rounds; ++round) {
     if constexpr (P::kPairs) {
       launch_overlapping(call, stream, merge, tiles, P::kMerge.threads, kMergeShared, problem, round);
-    } else {  // there are so many tiles that an early start gains nothing
+    } else {
       split_rows<<<ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes), kPlanThreads, 0, stream>>>(problem, round);
       check_launch(call);
       merge<<<tiles, P::kMerge.threads, kMergeShared, stream>>>(problem, round);

@@ -16,8 +16,8 @@ struct Columns {
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
 };
 
-// A bitmap of the passes that a segment takes: those in whose digits its keys differ. If they differ in no digit, the
-// first pass copies them. Passes alternate between two buffers, and the last one ends in the output.
+// A bitmap of the passes that a segment takes: those in whose digits its keys differ, or the first
+// one if there are none. Passes alternate between two buffers, and the last one ends in the output.
 struct DigitPasses {
   uint32_t taken;
 

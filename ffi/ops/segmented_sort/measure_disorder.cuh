@@ -8,8 +8,8 @@ namespace mgpu::cuda::sorting {
 constexpr int kDisorderThreads = 256;
 constexpr int kSampleItems = 1024;
 
-// Compares one of every kSampleItems items with the item `distance` after it, and counts the pairs that are out of
-// order. Items further than `distance` from their place keep cells from being cut, even if there are few of them.
+// Compares one of every kSampleItems items with the item
+// `distance` after it, and counts the pairs that are out of order.
 template <typename Order>
 __global__ void __launch_bounds__(kDisorderThreads)
     measure_disorder(const __grid_constant__ Order order, const __grid_constant__ Segments segments,

@@ -24,7 +24,7 @@ struct Disorder {
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
-// Orders that are compiled when a program is loaded, which waits, so their kernels should be small.
+// Orders that are compiled when a program is loaded.
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 

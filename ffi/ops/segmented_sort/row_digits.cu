@@ -6,8 +6,8 @@ namespace mgpu::cuda::sorting {
 
 namespace {
 
-// Calls visit(problem) with the problem type for keys of `places` digits, or with all types if `places` is 0. Keys of
-// more than two digits without payload have no type, as merging is faster; nor have wide floats of one or two digits.
+// Calls visit(problem) with the problem type for keys of `places`
+// digits, if there is one, or with all types if `places` is 0.
 template <typename Order, typename Payload, typename Visit>
 void for_row_digits(int places, Visit visit) {
   constexpr int kWidth = sizeof(typename Order::Word);

@@ -309,8 +309,8 @@ class DigitScatter {
 
   template <bool kWhole>
   __device__ __forceinline__ void rank(const PassTile& tile) {
-    // Reads the place and the order from shared memory, so that the compiler computes digits from the codes again: kept
-    // digits would take a register each.
+    // Reads the place and the order from shared memory, so
+    // that the compiler computes digits from the codes again.
     const int place = *const_cast<volatile int*>(&shared_.place);
     typename P::Order order;
     read_back(order);

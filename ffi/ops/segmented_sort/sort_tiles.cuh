@@ -37,8 +37,8 @@ __device__ void sort_items(Entry (&items)[kItems], const Order& order, unsigned 
   }
 }
 
-// Sorts a thread's codes within segments in shared memory, by binary insertion: few comparisons, each of which may read
-// memory. `heads` has a bit for each code that starts a segment.
+// Sorts a thread's codes within segments in shared memory, by binary insertion, which
+// makes few comparisons. `heads` has a bit for each code that starts a segment.
 template <int kItems, typename Order>
 __device__ void insert_items(typename Order::Word* codes, const Order& order, unsigned heads) {
 #pragma unroll 1

@@ -1,7 +1,7 @@
-// The threads of a group share a sequence, and each knows the first of its own items in sorted order. The
-// first of these items is the next result, whose thread then finds its own next item. A group of lanes
-// has the items of a short segment in registers. A warp reads a longer segment again for each result. For
-// the longest segments, blocks find the first items of parts, and the last block of a segment to finish
+// The threads of a group share a sequence. The first of their own first items is the next
+// result, and its thread then finds its own next item. A group of lanes has the items of a short
+// segment in registers. A warp reads a longer segment again for each result. For the longest
+// segments, blocks find the first items of parts, and the last block of a segment to finish
 // finds the first of these. Above kTopKSteps results, sorts in registers replace the steps.
 #pragma once
 

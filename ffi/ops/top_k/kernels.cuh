@@ -1,9 +1,9 @@
-// A block goes over its items tile by tile, and appends those that may be among the best k to
-// a list in shared memory. When the list is full, all but the best k are dropped, by counting
-// digits of the ranks (unsigned words in the order of the keys), the most significant first.
-// The k-th best item is then a bound for later items. In long rows, the first bound is guessed
-// from a sample. If several blocks share a row, each block of a level keeps the best k items
-// of its part, and the next level selects from these, until one block has all of them.
+// A block goes over its items tile by tile, and lists those that may be
+// among the best k in shared memory. When the list is full, all but the best
+// k are dropped, and the k-th best item becomes a bound for later items. In
+// long rows, the first bound is guessed from a sample. If several blocks
+// share a row, each block of a level keeps the best k items of its part, and
+// the next level selects from these, until one block has all of them.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -128,10 +128,10 @@ class BlockBest {
     __syncthreads();
   }
 
-  // Guesses a bound from a sample of a row, before anything is added, and returns whether it
-  // did. The bound is about item number `wanted` of the sorted sample. If fewer than k items
-  // of the row are within it, the guess was wrong. Each pair of vectors is at a random place
-  // in its part of the row, so that the sample does not match a period of the items.
+  // Guesses a bound from a sample of a row, before anything is added,
+  // and returns whether it did. The bound is about item number `wanted`
+  // of the sorted sample. If fewer than k items of the row are within
+  // it, the guess was wrong. The sample is taken at random places.
   template <typename Row>
   __device__ bool guess(const Row& row, int64_t count, bool is_split) {
     const int sample = is_split ? kTopKSharedSamples * kSample : kSample;
