@@ -30,7 +30,7 @@ inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds)
   return segments;
 }
 
-// Calls visit_short(segment) for each segment of at most `part` items, with several segments per task. Then calls
+// Calls visit_short(segment) for each segment of at most `part` items, in tasks of one segment or several. Then calls
 // visit_long(segment), which may use all threads, for one longer segment after the other. There must be a segment.
 template <typename Short, typename Long>
 void for_each_segment(Executor& executor, const SegmentBounds& bounds, int64_t part, Short visit_short,

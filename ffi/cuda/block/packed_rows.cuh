@@ -12,7 +12,7 @@ struct PackedRows {
   Divisor length;
   int rows = 0;  // 0 if rows are too long
   bool shares_vectors = false;
-  int most_back = 0;  // the largest distance, in lanes, from a lane back to the one in which its row begins
+  int most_back = 0;  // the most lanes from a lane back to the one in which the row of its last item begins
 
   PackedRows(int64_t row_length, int vector) : length(row_length) {
     if (row_length > kWarp * vector) return;

@@ -14,7 +14,7 @@ constexpr int kFilledBytes = 16;  // stored by a thread at once
 template <typename P>
 constexpr bool kFillsDigits = sizeof(typename P::Word) == 1 && P::Order::kTotal && !P::kHasPayload && !P::kListed;
 
-// `parts` blocks share a row, `part_items` items each. The starts must have been found.
+// `parts` blocks share a row, at most `part_items` items each. The starts must have been found.
 template <typename P>
 __global__ void __launch_bounds__(kFillThreads)
     fill_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {

@@ -17,8 +17,8 @@ constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
 // ---- Whole rows, without heads. Blocks of shape `sort` sort cells;
-// blocks of shape `merge` merge tiles, which are a cell or parts of
-// one. A merging block has a thread more than its tile needs.
+// blocks of shape `merge` merge tiles, which are a cell or parts of one.
+// A merging block has at least one thread more than its tile needs.
 struct RowShape {
   TileShape sort;
   TileShape merge;
