@@ -22,7 +22,7 @@ struct SoughtItems {
 };
 struct DigitPass {
   int shift;  // the lowest bit of the digit
-  int bits;   // the width of the digit
+  int bits;
   bool is_first;
 };
 

@@ -164,7 +164,7 @@ struct GatherTile {
   static constexpr int kTile = kRankThreads * kItems;
 
   const Word* part;  // the block's part of the row
-  int count;         // the part's items
+  int count;
   int warp, lane;
 
   __device__ __forceinline__ int place(int tile, int i) const {

@@ -137,7 +137,7 @@ class SegmentedReduce {
   bool reduce_heads_of_group(IndexVector heads, int64_t begin, int64_t limit, int64_t row_begin,
                              int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {
-      return false;  // states of several numbers gain nothing
+      return false;
     } else {
       if (!heads.wide) {
         return reduce_group(static_cast<const int32_t*>(heads.data) + 1, limit, row_begin, row_begin, entries);

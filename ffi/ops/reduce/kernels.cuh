@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kThreads) reduce_packs(const __grid_constant__
                                                          const __grid_constant__ PackedRows packed, Operator op) {
   using Vector = Vector<typename Operator::Element>;
   const int lane = threadIdx.x % kWarp;
-  const int first_item = lane * Vector::kItems;  // the place of the lane's first item in a pack
+  const int first_item = lane * Vector::kItems;  // in a pack
   const int row_in_pack = static_cast<int>(packed.length.quotient(first_item));
   const int place = first_item - row_in_pack * rows.length;
   const int64_t first_row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp * (kPacks * packed.rows);

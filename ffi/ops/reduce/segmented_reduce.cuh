@@ -81,7 +81,7 @@ struct TilePlaces {
   int limit;
 };
 
-// Counts the ends that are heads of the first end's row: no division is needed to find the row of these.
+// What is known of a tile's ends without a division for each.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
@@ -257,8 +257,8 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // Items are extracted before the branch: code for it in
-    // both branches makes maxima of int8 slower.
+    // Items are extracted before the branch, because code
+    // for it in both branches is slower.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));

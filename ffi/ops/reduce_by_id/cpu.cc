@@ -60,7 +60,6 @@ class ReduceById {
  private:
   static constexpr int kColumns = 8;  // columns that are combined at a time
 
-  // Only live rows are combined.
   void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
     const int64_t width = width_, size = operands_.size;

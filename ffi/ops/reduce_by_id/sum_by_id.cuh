@@ -269,7 +269,7 @@ __device__ float sum_of(const IdSums<Operator>& sums, const LimbRange& range, Li
   const uint64_t special = range.has_special ? uint64_t{limb(sums.sum.limbs())} : 0;
   if (special != 0) return ExactSum::special(special);
   const uint32_t largest = ExactSum::kLargestExponent - static_cast<uint32_t>(range.first * sums.sum.binades);
-  // Up to kFew limbs are loaded at once: `round` changes limbs, so each of its loads would wait for the step before.
+  // Up to kFew limbs are loaded at once, as the loads of `round` would wait for its stores.
   constexpr int kFew = 3;
   if (range.used > kFew) {
     return sums.sum.round([&](int k) -> decltype(limb(k)) { return limb(range.first + k); }, range.used, largest);

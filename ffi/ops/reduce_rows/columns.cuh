@@ -62,7 +62,7 @@ struct Neighbours {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   }
-  // Stores to device memory, by streaming stores.
+
   __device__ __forceinline__ void stream(Item* to) const {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) __stcs(reinterpret_cast<Word*>(to) + i, words[i]);

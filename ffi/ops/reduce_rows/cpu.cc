@@ -33,7 +33,6 @@ class SegmentedRows {
   void run(cpu::Executor& executor) const {
     const int64_t tile_units = std::max(cpu::kReduceRowsLeastUnits, cpu::kReduceRowsTile / columns_);
     const cpu::SegmentTiles tiles(ends_, tile_units, executor);
-    // A tile's first segment may begin in an earlier tile, and its last one may continue in the next.
     const int64_t row_bytes = sources_.width * state_bytes_;
     std::vector<int64_t> first_ends(tiles.count, -1);
     std::vector<std::byte> before_first_end(tiles.count * row_bytes), open(tiles.count * row_bytes);
@@ -76,7 +75,7 @@ class SegmentedRows {
   const SegmentEnds ends_;
 
  private:
-  // A `Running` (cpu/fold.h) for each column of rows. All columns have equally many parts.
+  // A `Running` (cpu/fold.h) for each column of rows.
   class Running {
    public:
     Running(const SegmentedRows& rows, int64_t columns)
@@ -154,7 +153,6 @@ class SegmentedRows {
     running.store(states);
   }
 
-  // Stores the result of the segment that end j closes.
   void emit(int64_t j, Columns columns, const std::byte* states) const {
     const int64_t entry = ends_.entry(j);
     if (entry < 0) return;
@@ -300,7 +298,7 @@ class ReduceRows final : public SegmentedRows {
     }
   }
 
-  // States of a few columns stay in registers. The last kCount columns may overlap the ones before.
+  // The last kCount columns may overlap the ones before.
   template <int kCount, bool kHasNone, typename Source>
   void reduce_columns(int64_t begin, int64_t end, Columns columns, const Element* weights, State* states,
                       const Source& source) const {
@@ -354,7 +352,6 @@ class ReduceRows final : public SegmentedRows {
     for (; i < count; ++i) combine_items(columns, states, item(i));
   }
 
-  // Only the first lines of a long row are fetched.
   static void fetch(const Element* row, int64_t columns) {
     constexpr int64_t kLine = 64 / sizeof(Element);
     const int64_t count = std::min(columns, kMostLinesAhead * kLine);

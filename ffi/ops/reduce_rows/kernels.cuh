@@ -112,7 +112,7 @@ __device__ __forceinline__ TileUnits find_tile(const RowReduction<Operator>& red
 
 // The problems of a batch to which consecutive units of a tile belong.
 struct TileProblems {
-  int64_t first;    // the problem of the first unit
+  int64_t first;    // of the first unit
   int to_next;      // units of the tile before the next problem
   unsigned length;  // the length of a problem, or a number above the units of a tile
 

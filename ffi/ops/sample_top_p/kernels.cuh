@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Ta
   }
 }
 
-// The first or, if `last`, the last code of the logits in some bins. As a logit grows, its bin does not rise, so a warp
-// searches for the code.
+// The first or, if `last`, the last code of the logits in
+// some bins. As a logit grows, its bin does not rise.
 __device__ inline uint32_t code_in(const SampleRow& row, const Weights& weights, SampleBins bins, bool last) {
   const int64_t least = code_of(-infinity()), most = static_cast<uint32_t>(row.best >> 32);
   if (bins.first > bins.last) return static_cast<uint32_t>(last ? least : most);
@@ -268,7 +268,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
 // The last block of a row to finish finds the bins that list_tokens needs.
 template <typename From>
 __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ Task task) {
-  constexpr int kCopies = 4;  // if all logits of a warp are equal, eight lanes add to each copy in turn
+  constexpr int kCopies = 4;
   constexpr int kPitch = kSampleBins + kWarp / kCopies;
   __shared__ alignas(8) unsigned sums[kCopies * kPitch];
   __shared__ bool is_last;

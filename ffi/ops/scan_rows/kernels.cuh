@@ -94,7 +94,7 @@ struct RowScan {
   bool reverse;
   uint64_t* look_back;  // a ticket counter, then the slots of each slice
   int64_t slice_words;
-  int64_t level_slots[RowLookBack::kLevels + 1];  // the first slot of each level
+  int64_t level_slots[RowLookBack::kLevels + 1];
   const uint32_t* marks;
   int64_t mark_words;  // the words of marks of a problem; 0 if all problems share them
   ResultVector<Operator> result;
@@ -133,7 +133,7 @@ struct TileScan {
 
   struct Tile {
     int64_t problem;
-    int64_t first_row;  // the tile's first row in the problem
+    int64_t first_row;  // in the problem
     int64_t first_column;
     int64_t origin;  // the tile's first element in memory
     uint64_t* words;
