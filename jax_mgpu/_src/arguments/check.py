@@ -53,8 +53,8 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
 def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """Returns an argument as an array.
 
-    Without `jax_enable_x64`, integers that do not fit 32 bits are an error. With `limit`, they are positions up to
-    `limit` or outside, and are clipped to 32 bits instead.
+    Without `jax_enable_x64`, integers that do not fit 32 bits are an error. With `limit`, they are positions, and are
+    clipped to 32 bits instead; `limit` must fit.
     """
     return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
 

@@ -1,7 +1,7 @@
 """Which items are live, and which start a segment, in plain JAX.
 
 A count has shape `[1]`, or is absent and empty: then all items are live. Heads are the positions where segments start.
-Positions may have a wider type than operands: an array of 2^31 items may have int32 heads and count.
+An array of 2^31 items may have int32 heads and count.
 """
 
 from __future__ import annotations

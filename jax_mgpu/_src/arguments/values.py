@@ -181,7 +181,7 @@ def take_from_pair(
     *,
     tangents: bool = False,
 ) -> Any:
-    """Gathers rows of A followed by B, without a concatenation in memory.
+    """Gathers rows of A followed by B.
 
     Each index occurs at most once, except for -1, which takes the fill element, `[1]`. A tangent may be None, which is
     zero. With `tangents`, A, B and the fill element are tangents, and JAX can transpose the function.

@@ -82,7 +82,7 @@ def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 def shifted(x: jax.Array, by: int, fill: ArrayLike = 0) -> jax.Array:
     """Returns `x[i - by]` for each i of the leading axis, `fill` where there is no such item.
 
-    `jnp.roll` fails in JAX 0.11 on an Explicit axis of one device: a part of one item loses the axis.
+    `jnp.roll` fails in JAX 0.11 on an Explicit axis of one device.
     """
     rest = [(0, 0, 0)] * (x.ndim - 1)
     return jax.lax.pad(x, jnp.asarray(fill, x.dtype), [(by, -by, 0), *rest])
@@ -128,8 +128,8 @@ def keeping_bits(
 ) -> jax.Array:
     """`move(arrays, *others)`, bit for bit; `move` is linear in the arrays, whose items it moves. An array may be None.
 
-    Narrow floats move as integers. Tangents move as floats, because moved integers have no derivative, and as float32
-    if the transpose `adds`. If `move` only repeats items, a barrier hides from XLA that it could repeat floats as well.
+    Narrow floats move as integers. Tangents move as floats, and as float32 if the transpose `adds`. If `move` only
+    `repeats` items, a barrier keeps XLA from repeating floats instead.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
     if not is_narrow_float(dtype):

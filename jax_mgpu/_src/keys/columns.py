@@ -6,7 +6,7 @@ highest, form one long number. If it has up to 64 bits, it is the key for kernel
 bits.
 
 The code of a float does not hold its bits: all NaNs have one code, and so have both zeros. So the floats of results
-come from the operands. A long sort needs no codes of floats: it may sort by some columns first, and then by the next
+come from the operands. A long sort may do without codes of floats: it sorts by some columns first, and then by the next
 ones within segments of equal keys (`Columns.cuts`).
 
 Wider numbers are cut into pieces of 64 bits. A sort by pieces takes the lowest one first; each pass is stable. Two

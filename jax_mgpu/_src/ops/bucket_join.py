@@ -116,7 +116,7 @@ def bucket_tables(
     ]
     (n_a,), (n_b,) = (x.shape for x in sides)
     if not CODE_BITS // 2 < sides[0].bits <= CODE_BITS:
-        return None  # keys of fewer bits repeat too often
+        return None
     if not null_equal and any(jnp.issubdtype(x.dtype, jnp.floating) for x in sides[0].arrays):
         return None
     if not fit_for_buckets(n_a, n_b, size):

@@ -1,6 +1,6 @@
 """Routing of a mixture of experts: dispatches tokens, and combines experts' outputs per token.
 
-Both gather rows. Without weights, each is the transpose of the other, because a row belongs to one slot of one token.
+Both gather rows. Without weights, each is the transpose of the other.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
 def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     if not count.size:
         return [gather(x, tokens)]
-    (size,) = tokens.shape  # intervals of one row each
+    (size,) = tokens.shape
     with by_construction():
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
 

@@ -1,8 +1,7 @@
 """Rows by index, with a derivative that adds up rows which are taken several times.
 
-The transpose of JAX's gather is a scatter that adds in the table's type: in bfloat16, a sum of ones stops at 256, and
-on a GPU atomic additions may give other bits in each run. The transpose of this primitive adds rows as `reduce_by_id`
-does.
+The transpose of JAX's gather is a scatter, which adds in the table's type and, on a GPU, in any order. The transpose of
+this primitive adds rows as `reduce_by_id` does.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class _Gather(Operation):
         self.def_linear(x=_transpose)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        """Treats a batch of indices into one table as one array of indices: the transpose adds all rows at once."""
+        """Treats a batch of indices into one table as one array of indices."""
         x, indices = operands
         if axes[0] is not None:
             return super()._batch(operands, axes, **attributes)
@@ -70,7 +69,7 @@ class _Gather(Operation):
         return rows, [x.ndim - 1 - self.row_rank]
 
     def _abstract(self, *avals: jax.core.ShapedArray, **attributes: Attribute) -> list[Any]:
-        """Shards results like the indices under an Explicit mesh, and their rows like the rows of x."""
+        """Shards results like the indices and the rows of x."""
         (rows,) = super()._abstract(*avals, **attributes)
         if rows.sharding.mesh.empty:
             return [rows]
@@ -85,7 +84,7 @@ def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, inside: int) -> jax.Array:
-    """Sums, for each row of x, the cotangents of all places to which it was taken."""
+    """Returns the cotangent of x."""
     x, indices = operands
     if not unique:
         return add_rows(cotangents[0], indices, x)
@@ -133,10 +132,7 @@ def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
 
 
 def add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """`add_rows` of `rows[taken]` times their weights, `[entries, groups]` or absent, by a sort of indices.
-
-    Taken rows are not written to memory.
-    """
+    """`add_rows` of `rows[taken]` times their weights, `[entries, groups]` or absent, by a sort of indices."""
     return _SUMS[1](rows, taken, weights, indices, like)
 
 

@@ -125,7 +125,7 @@ def _weights(weights: ArrayLike) -> jax.Array:
 
 
 def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
-    """Converts an array to the type of its products with weights. Later checks refuse other types."""
+    """Converts an array of numbers to the type of its products with weights."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
     return x.astype(jnp.result_type(x, weights)) if is_number else x
@@ -185,7 +185,7 @@ def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
 
 @jax.custom_jvp
 def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
-    """Returns weighted means. Their derivatives are 0 for a cotangent of 0, even if the weights add up to 0."""
+    """Returns weighted means, whose derivatives are 0 for a cotangent of 0."""
     return sums / masses
 
 

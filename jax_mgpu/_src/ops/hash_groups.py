@@ -1,7 +1,6 @@
 """Groups of many rows by few keys: a GPU combines rows in tables of hashed keys, without sorting them.
 
-Groups come out in any order, so the groups alone are sorted. The state of a group is an integer of 32 bits per value, a
-sum or an extremum, which does not depend on the rows' order.
+Groups come out in any order, and are then sorted. The states of a group are integers of 32 bits: sums or extrema.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ def hashed_groups(
 
 
 def _key_operands(keys: jax.Array | Columns) -> Sequence[jax.Array]:
-    """Returns keys, and their lower words or `ABSENT`. Kernels pack two columns of 32 bits themselves."""
+    """Returns keys, and their lower words or `ABSENT`."""
     if not isinstance(keys, Columns):
         return keys, ABSENT
     if [x.dtype.itemsize for x in keys.arrays] == [4, 4]:

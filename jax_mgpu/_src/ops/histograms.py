@@ -165,7 +165,7 @@ def _range(bounds: Any) -> Any:
 
 
 def _is_number(bins: ArrayLike) -> bool:
-    """Whether bins are a number; a later check rejects what is neither number nor array."""
+    """Whether bins are a number."""
     try:
         return np.ndim(bins) == 0
     except ValueError:
@@ -225,7 +225,7 @@ def _inside(ids: jax.Array, length: int) -> jax.Array:
 
 
 class _CountBins(Operation):
-    """Counts of items in bins. CUDA's kernels take ids, or as many edges as fit a block's shared memory."""
+    """Counts of items in bins."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""

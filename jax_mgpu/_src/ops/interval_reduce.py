@@ -253,10 +253,9 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """Returns, for each row, the sum of the cotangents of the intervals that contain it, without subtractions.
+    """Returns, for each row, the sum of the cotangents of the intervals that contain it.
 
-    If begins and ends ascend, as those of windows do, these intervals are consecutive ones. If not, the plain-JAX form
-    is transposed.
+    If begins and ends ascend, these intervals are consecutive ones.
     """
     (x, *where), cotangent = operands, cotangents[0]
     low, high = _cut(x.shape[0], *where)

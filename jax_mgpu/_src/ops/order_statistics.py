@@ -195,7 +195,7 @@ def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Se
 
 
 def _within(x: jax.Array, ranks: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the rank of the last live item for any rank past it, and -1 if no item is live."""
+    """Returns ranks cut to those of live items, or -1 if no item is live."""
     return jnp.clip(ranks, 0, (live_items(x.shape[0], count) - 1).astype(ranks.dtype))
 
 

@@ -313,7 +313,7 @@ def _joined(x: jax.Array) -> jax.Array:
 
 
 def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Reshapes x, or makes it anew if empty: under an Explicit mesh, JAX does not know which axis stays sharded."""
+    """Reshapes x, or makes it anew if empty, which a batch over an Explicit mesh needs."""
     if 0 not in shape[:2]:
         return x.reshape(shape)
     if is_random_key(x.dtype):

@@ -231,7 +231,7 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
 def _is_extremum(dtype: DTypeLike, k: int, largest: bool) -> bool:
     """Whether argmax or argmin finds the first item.
 
-    Of floats, argmin does not: it prefers a NaN, which is the largest item here.
+    Of floats, argmin does not: it prefers a NaN, which is the largest item in a sort.
     """
     return k == 1 and (largest or jnp.issubdtype(dtype, jnp.integer))
 

@@ -543,7 +543,7 @@ def _scan_leaf(
 
 
 def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """Sets means past the live items to 0; other results there need no change."""
+    """Sets means past the live items to 0."""
     if not (leaf.mean and count.size):
         return results
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
@@ -715,7 +715,7 @@ def _along(
 def _transpose(
     cotangents: Sequence[Any], operands: Operands, *, op: int, exclusive: int, reverse: int, total: int
 ) -> jax.Array:
-    """Returns the scan in the other direction, because a scan adds each item to all later results."""
+    """Returns the cotangent of x, by a scan in the other direction."""
     del total
     x = operands.x
     result = jnp.zeros(x.shape, x.dtype)

@@ -436,7 +436,7 @@ def _fallback(
     size: int,
     payload: int,
 ) -> Sequence[jax.Array]:
-    """Sorts both together: each copy counts the copies of its key on either side, and kept items are compacted."""
+    """Sorts both sides together, and counts the copies of a key on either side."""
     n_a, n = a.shape[0], a.shape[0] + b.shape[0]
     index = index_dtype("set operation", "a and b", n)
     if n == 0:

@@ -132,6 +132,6 @@ def _per_item(rows: jax.Array, ids: jax.Array, size: int, op: Kind) -> jax.Array
 
 
 def _sums(powers: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """Returns, for each item, the sum over its id; 1 for items without an id, so that nothing is divided by 0."""
+    """Returns, for each item, the sum over its id; 1 for items without an id."""
     sums = _reduce_by_id(x=powers, ids=ids, op=Kind.ADD, wide=False, size=size)[0]
     return take_or_fill(sums, ids, jnp.ones((1,), sums.dtype))

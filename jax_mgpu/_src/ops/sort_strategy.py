@@ -18,7 +18,6 @@ from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
 from jax_mgpu._src.ops.sort_primitives import SORT, Method
 
-# From this number of items on, a GPU may sort words by their new positions, as a permutation beyond its cache is slow.
 LONG_PERMUTATION = 1 << 23
 
 

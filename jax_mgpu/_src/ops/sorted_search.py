@@ -298,10 +298,9 @@ def search(
         `jax_enable_x64`.
 
     Time is O(n log m): a search for each needle. On a GPU, 2^17 needles or more, at least one per 32 keys of the
-    haystack, use a search tree with nodes of 32 bytes, which is made in one pass over the haystack. The tree takes up
-    to a third of the memory of the haystack's keys, a seventh for keys of 32 bits. On a CPU, 2^17 needles or more in a
-    haystack of at least 2^17 items may be sorted first. Columns of more than 64 bits in all are ranked first, by sorts
-    of both sides.
+    haystack, may use a search tree with nodes of 32 bytes. The tree takes up to about a third of the memory of the
+    haystack's keys. On a CPU, 2^17 needles or more in a haystack of at least 2^17 items may be sorted first. Columns of
+    more than 64 bits in all are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -389,8 +388,8 @@ def segmented_search(
       ValueError: an argument's shape or side is not one of the above; 2^31 items of the haystack or segments or more
         without `jax_enable_x64`.
 
-    Time is O(n log s) for segments of s items: a search for each needle; on a GPU, many needles use a search tree as in
-    `search`. Columns of more than 64 bits in all are ranked first, by sorts of both sides.
+    Time is O(n log s) for segments of s items: a search for each needle; on a GPU, many needles may use a search tree
+    as in `search`. Columns of more than 64 bits in all are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

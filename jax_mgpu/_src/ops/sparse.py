@@ -518,7 +518,7 @@ def _product_dtype(*factors: jax.Array) -> Any:
 
 
 def _permuted(values: jax.Array, order: jax.Array, back: jax.Array) -> jax.Array:
-    """Returns values in an order. The derivative goes back by the inverse order, without a scatter."""
+    """Returns values in an order; the derivative goes back by the inverse order."""
     if not jnp.issubdtype(values.dtype, jnp.inexact):
         return gather(values, order, inside=True)
     return _permutation(values=values, order=order, back=back)[0]

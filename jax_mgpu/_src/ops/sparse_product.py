@@ -111,7 +111,6 @@ def _pattern_fallback(*operands: jax.Array, n: int, size: int) -> Sequence[jax.A
     return columns, jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
 
 
-# An operation, because no loop of JAX takes a batch over Explicit axes.
 _pattern = Operation(
     "csr_pattern",
     operands=dict.fromkeys(STRUCTURES, 1),
