@@ -1,9 +1,9 @@
 // The order of keys is -inf < … < -0 == +0 < … < +inf < NaN with all NaNs equal, or its reverse.
 // lax.sort has the same order, except that it treats subnormal numbers as zeros on a CPU.
 //
-// A key is handled as an unsigned code. `encode` is a bijection, so decoding gives back the sign of a zero and the
-// payload of a NaN; `less` compares codes. Type and direction are members of an order, known only at run time, so all
-// integers of one width share a compiled kernel, and so do all floats of one width.
+// A key is handled as an unsigned code. `encode` is a bijection; `less` compares codes.
+// The kind of a key and the direction are members of an order, not template parameters.
+// So integers of one width share compiled kernels, and so do floats of one width.
 #pragma once
 
 #include "algorithm/common.h"

@@ -112,9 +112,9 @@ struct LogSumExp {
   static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
 };
 
-// Unsigned codes of keys, in which the minimum, or the maximum, is the smallest code, so one kernel per width serves
-// all key types. A float's bits are made monotone, and all bits are flipped for a maximum. A NaN has the code 0, so it
-// wins, as in jnp.min and jnp.max.
+// Unsigned codes of keys: the minimum or maximum that is sought has the smallest code.
+// A float's bits are made monotone, and all bits are flipped for a maximum.
+// A NaN has the code 0, so it wins, as in jnp.min and jnp.max.
 template <typename Word>
 struct ExtremumOrder {
   Word fold;  // bits that a negative float flips

@@ -153,7 +153,7 @@ class BucketTable {
     });
     const auto [before, all] = sum_block<kWarps>(shared_.sums, sum);
     auto next = static_cast<uint32_t>(before);
-    // The counters are read again, which saves registers.
+    // The counters are read again, to save registers.
     *counters = for_each_word(counters, [&](uint32_t& word) {
       const uint32_t second = next + (word & 0xffff);
       const uint32_t pair = next | second << 16;
@@ -295,8 +295,8 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   }
 }
 
-// The first blocks of a problem take one bucket each, with its first chunk of rows of a. The blocks after them share
-// all further chunks.
+// The first blocks of a problem take the first chunk of a bucket each.
+// The blocks after them share the further chunks.
 static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     join_buckets(const __grid_constant__ BucketJoinOperands operands, unsigned long long* counters) {
   start_next_kernel();

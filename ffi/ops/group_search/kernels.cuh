@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   }
 }
 
-// Replaces the last rows within each part by the last rows before it, as an exclusive scan. A lane has a group, and a
-// warp has a sequence of parts.
+// Replaces the last rows within each part by the last rows before it.
+// A lane has a group, and a warp has a sequence of parts.
 template <typename Index>
 __global__ void __launch_bounds__(kWarp* kSpreadWarps) bring_lasts_on(const __grid_constant__ GroupSearchTask task) {
   wait_for_last_kernel();

@@ -17,14 +17,14 @@ constexpr int kMaxGroupColumns = 2;
 // largest key of the type, which empty entries have too.
 constexpr int kGroupsFound = 0, kGroupsLeftOut = 1, kEmptyKeyUsed = 2, kGroupCounters = 3;
 
-// Operands: keys [.., n], integers of 32 or 64 bits (c64 holds 64); x, y [.., n], integers of 32 bits (if absent, each
+// Operands: keys [.., n], integers of 32 or 64 bits (c64 holds 64); x, y [.., n], integers of 32 bits, or absent (each
 // row is a 1); count [.., 1], or absent; lower [.., n], or absent: with `lower`, keys have 32 bits, and a row's key is
-// the code of 64 bits that puts pairs of `keys` and `lower` in order. Attributes: entries, a power of two; x_state, not
-// kNone; y_state, kNone if there is no second column; bucketed, whether to partition the rows first. Results:
-// groups [.., entries + 1], the keys of the entries; states of x and y, each [.., entries + 1]; counters [.., 3]. The
-// first entry is that of the largest key of the type, whether or not a row has it. The other entries have this key and
-// states of 0 if they have no group. States of extrema are codes: the words whose unsigned maximum is sought. If some
-// group found no place, the results are undefined.
+// the code of 64 bits that puts pairs of `keys` and `lower` in order.
+// Attributes: entries, a power of two; x_state, not kNone; y_state, kNone without a second column; bucketed, whether to
+// partition the rows first. Results: groups [.., entries + 1], the keys of the entries; states of x and y, each
+// [.., entries + 1]; counters [.., 3]. The first entry is that of the largest key of the type. Entries without a group
+// have this key and states of 0. States of extrema are codes: the words whose unsigned maximum is sought.
+// If some group found no place, the results are undefined.
 struct HashGroupsOperands {
   DType key_type;
   bool bucketed;

@@ -7,8 +7,8 @@
 namespace mgpu::cuda::joining {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// A heavy tile (kJoinHeavy) adds this and its number of units (kJoinUnit) to heavy_state. One atomic addition counts
-// tiles and units, so heavy tiles are listed in the order of their units.
+// A heavy tile (kJoinHeavy) adds this and its number of units (kJoinUnit) to heavy_state, by one atomic addition.
+// So heavy tiles are listed in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
 // Counts of an item's partners in earlier tiles stop here, so that no sum overflows. Such an item makes its tile heavy.
 constexpr int kMaxEntering = 1 << 17;

@@ -51,8 +51,8 @@ class Tile {
  public:
   __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
 
-  // Counts the partners of the thread's items, and returns the sums over the tile. If there are more than kJoinHeavy
-  // rows, the sum may be too small. With kFindsUnmatched, also finds the items of B without a partner.
+  // Counts the partners of the thread's items, and returns the sums over the tile. A heavy tile may have more rows.
+  // With kFindsUnmatched, also finds the items of B without a partner.
   template <bool kFindsUnmatched>
   __device__ Sums find_partners() {
     const Order order = problem_.tiles.order;
