@@ -299,11 +299,7 @@ def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
 
 
 def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
-    """Combines rows `x[n, ...]` by a named operator at each trailing position.
-
-    With `widens`, sums and products have the types of `jnp.sum`. Floats are combined with more bits than they have.
-    Means, variances, deviations, medians and logsumexp of integers or bools are float64.
-    """
+    """Combines rows `x[n, ...]` by a named operator; with `widens`, sums and products have the types of `jnp.sum`."""
     x = np.asarray(x)
     if op in NAN_FORMS or op in STATISTICS:
         return statistic(x, op)

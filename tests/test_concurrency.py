@@ -1,4 +1,4 @@
-"""Many threads and many live programs give the same results as one thread, in constant memory."""
+"""Results and memory of many threads and many live programs."""
 
 from __future__ import annotations
 

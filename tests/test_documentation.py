@@ -1,4 +1,4 @@
-"""Every example of public docstrings, docs/ and README.md runs."""
+"""Examples of public docstrings, docs/ and README.md run."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ HEADS, IDS = np.array([0, 20, 40]), np.repeat(np.arange(SIZE), N // SIZE)
 
 @functools.partial(jax.jit, static_argnames=("op", "dtype"))
 def every_operation(x, op, dtype):
-    """Returns all reductions and scans, of all items or of segments of equal length."""
+    """Returns reductions and scans, of all items or of segments of equal length."""
     named = {"op": op, "dtype": dtype}
     return (
         mgpu.reduce(x, **named),

@@ -1,4 +1,4 @@
-"""Functions as data, from which the library generates C++: it accepts what it emits itself, and nothing else."""
+"""Functions as data, from which the library generates C++."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_an_import_beside_kernels_of_another_version(tmp_path):
 
 WITHOUT_KERNELS = """
 import pkgutil, warnings
-pkgutil.extend_path = lambda path, name: path  # the package that is tested has libraries, where it is installed
+pkgutil.extend_path = lambda path, name: path  # finds no libraries of an installed package
 import jax, jax.export, jax.numpy as jnp
 import jax_mgpu as mgpu
 how = "To get the kernels: install a wheel of jax_mgpu, or run `pip install .` on Linux with a C++20 compiler"

@@ -1,4 +1,4 @@
-"""Programs over a mesh axis: they gather no data, no array grows with the number of devices, positions fit."""
+"""Programs over a mesh axis: the sizes of their arrays and texts, their memory, and the types of positions."""
 
 from __future__ import annotations
 

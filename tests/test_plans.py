@@ -68,7 +68,6 @@ def test_plans_of_one_row_by_its_length() -> None:
 
 
 def test_the_cpu_includes_no_plans() -> None:
-    """The CPU's sources include operands.h, but no header with CUDA's shapes and scratch memory."""
     ffi = pathlib.Path(__file__).parent.parent / "ffi"
 
     def included(file: str, seen: set[str]) -> set[str]:

@@ -299,7 +299,6 @@ def test_short_whole_rows(rng, op, dtype, n):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "bfloat16", "float32", "int64", "float64"])
 def test_small_batches_of_sums(rng, dtype):
-    """A sum has the same bits anywhere in a batch."""
     batches = [items(rng, dtype, "add", *shape) for shape in ((1, 9), (70, 1000), (300, 7), (3, 0))]
     sums = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x) for x in batches])
     others = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x * 1) * 2 for x in batches])

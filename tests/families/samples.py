@@ -30,7 +30,7 @@ def experts_of(rng: np.random.Generator, n: int = N) -> np.ndarray:
 
 
 def back_of(rng: np.random.Generator) -> np.ndarray:
-    """Draws the row of each slot: no row occurs twice; a fifth of the slots have none (-1)."""
+    """Draws the row of each slot: no row occurs twice, and some slots have none (-1)."""
     return np.where(rng.random(N) < 0.2, -1, rng.permutation(N)).reshape(-1, SLOTS).astype(np.int32)
 
 
