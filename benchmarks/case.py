@@ -58,8 +58,8 @@ class Case:
       target_ms: a more ambitious time.
       agree: whether a peer's result equals ours. Arrays must be equal by default.
       x64: whether the case runs with 64-bit types.
-      replaces: the peer with our function's name, which may be faster by at most 5%. Neither is timed if our function
-        calls it.
+      replaces: the peer with our function's name, which may be faster by at most 5%. If our function runs no kernel, no
+        side is timed.
     """
 
     family: str

@@ -74,7 +74,7 @@ def _with_count(operation: str, keys: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, size: int, fill_value: Any) -> Any:
-    """Does by a sort what `jnp.setdiff1d` does; JAX's own function compares all pairs at these sizes."""
+    """Does by a sort what `jnp.setdiff1d` does."""
     return a.at[jnp.nonzero(~jnp.isin(a, b, method="sort"), size=size, fill_value=a.size)].get(
         mode="fill", fill_value=fill_value
     )

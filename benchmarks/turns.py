@@ -58,9 +58,9 @@ def visible_gpus() -> list[str]:
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns a process's command and environment. The process sees one of the GPUs.
+    """Returns a process's command and environment; with several `gpus`, the process sees one of them.
 
-    Processes share a cache of compiled programs, because many cases have the same ones.
+    Processes share a cache of compiled programs.
     """
     environment = {
         **os.environ,

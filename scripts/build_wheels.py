@@ -1,4 +1,4 @@
-"""Builds the wheels of a release, and tests each in an empty environment without compilers.
+"""Builds the wheels of a release, and tests those for this machine in environments without compilers.
 
     python scripts/build_wheels.py                                   # all wheels, into dist/
     python scripts/build_wheels.py --wheels base                     # only the CPU kernels
@@ -106,7 +106,7 @@ def cross_compilation(python: str, machine: str) -> tuple[dict[str, str], list[s
 
 
 def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathlib.Path:
-    """Builds one wheel in an environment with only its build requirements; auditwheel then checks and names it."""
+    """Builds one wheel in an environment with only its build requirements; checks it and names it for manylinux."""
     # pip's own build isolation uses a new folder each time, so every object of an earlier build would be out of date.
     label = f"{name}_{pathlib.Path(python).name}"
     programs = tools_for(name, work / f"build_{label}", python)
@@ -180,7 +180,7 @@ def expect_same(wheel: pathlib.Path, again: pathlib.Path) -> None:
 
 
 def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
-    """Installs a wheel into an empty environment, and runs it with only Python on the path; returns the times."""
+    """Installs a wheel into a fresh environment, and runs it with only Python on the path; returns the times."""
     wanted = "jax_mgpu" if name == "base" else f"jax_mgpu[{name}]"
     label = f"{name} with {pathlib.Path(python).name}"
     folder = temporary / f"try {label}"

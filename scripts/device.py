@@ -134,7 +134,7 @@ def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
 
 
 def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
-    """Runs the tests, and shows which failed and which were skipped, and why; returns whether all passed."""
+    """Runs the tests, and shows the failures; returns whether all passed."""
     heading("tests")
     files = test_files(options.families)
     if without := [family for family in options.families if f"tests/test_{family}.py" not in files]:
@@ -252,7 +252,7 @@ def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Returns the programs to check: our side of each small case, once, and every operation on arbitrary values."""
+    """Returns the programs to check: our side of small cases and, for all families, calls on arbitrary values."""
     rows = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
     for text in options.match:
         rows += ["--match", text]
@@ -330,7 +330,7 @@ SHOWN_COLUMNS = "us, DRAM %, SM %, active warps %, registers, shared KB, conflic
 
 
 def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
-    """Profiles every kernel of one case with Nsight Compute. Prints a line per launch, and saves the report."""
+    """Profiles the first --launches of a case's kernels with Nsight Compute; prints a line for each launch."""
     heading(f"profile of {options.profile}")
     if shutil.which("ncu") is None:
         print("ncu is not on the path")

@@ -16,8 +16,7 @@ __all__ = ["Answer", "day", "factorize", "ordered"]
 def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns codes of strings, and the sorted distinct strings; a missing string has code -1.
 
-    Codes compare as strings do, across columns too. They have the narrowest type, so that several columns often fit one
-    64-bit key.
+    Codes compare as strings do, across columns too. They have the narrowest type that holds them.
     """
     import pandas as pd  # noqa: PLC0415
 

@@ -30,8 +30,8 @@ from jax_mgpu._src.ops.segmented_sort import flags_of_gaps
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-# If each segment that this device shares with others has at most FEW_ITEMS items here, only such segments are sorted
-# again after the exchange, else all.
+# Unless devices share their memory: if the segments at both ends of this device have at most FEW_ITEMS items here, only
+# these are sorted again after the exchange, else all.
 FEW_ITEMS = 1 << 16
 
 
