@@ -721,7 +721,7 @@ def _setdiff1d_now(call: Call) -> Any:
 
 @like(_jnp.setdiff1d, "ar1", "ar2", "fill_value", min_items=SORTED, unsized=("size", _setdiff1d_now))
 def setdiff1d(call: Call) -> Any:
-    """`jax.numpy.setdiff1d`, by sorts of both sides.
+    """`jax.numpy.setdiff1d`, by sorts with the kernels of `jax_mgpu.sort`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -759,7 +759,7 @@ def _setxor1d_now(call: Call) -> Any:
 
 @like(_jnp.setxor1d, "ar1", "ar2", "fill_value", min_items=SORTED, unsized=("size", _setxor1d_now))
 def setxor1d(call: Call) -> Any:
-    """`jax.numpy.setxor1d`, by sorts of both sides.
+    """`jax.numpy.setxor1d`, by sorts with the kernels of `jax_mgpu.sort`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -779,7 +779,7 @@ def _intersect1d_now(call: Call) -> Any:
 
 @like(_jnp.intersect1d, "ar1", "ar2", min_items=SORTED, unsized=("size", _intersect1d_now))
 def intersect1d(call: Call) -> Any:
-    """`jax.numpy.intersect1d`, by sorts of both sides.
+    """`jax.numpy.intersect1d`, by sorts with the kernels of `jax_mgpu.sort`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp

@@ -59,7 +59,7 @@ def align(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
 ) -> Aligned:
-    """Cuts two sorted arrays over a mesh axis at the same keys, so that later operations on both move no items.
+    """Cuts two sorted arrays over a mesh axis at the same keys, so that later operations on both need not move them.
 
     Each device gets about equally many items of both together, and the devices' keys are in order. `merge`,
     `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations accept the result with

@@ -115,8 +115,8 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
 
     Args:
       rows: `[size, ...]`, floats: a row for each row of `Dispatched`.
-      back: `[n, slots]` or `[n]`, integers: the row of each slot. A row may occur once. An index that is negative, or
-        not below `size`, adds nothing.
+      back: `[n, slots]` or `[n]`, integers: the row of each slot. A row occurs at most once. An index that is negative,
+        or not below `size`, adds nothing.
       weights: floats, of the shape of back.
 
     Returns: `[n, ...]`, of the type of rows: for each token the sum over its slots, in their order, of the weight times

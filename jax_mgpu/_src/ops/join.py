@@ -141,7 +141,7 @@ def join(
         be combined with `less`.
       assume_sorted: whether the keys are sorted. False takes any order; indices are positions in the given keys.
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
-      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are ignored.
       b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `null_equal=False` or `axis_name`.

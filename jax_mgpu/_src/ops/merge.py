@@ -111,7 +111,7 @@ def merge(
       b_values: a pytree of the same structure, dtypes and trailing shapes with leading axis `n_b`.
       descending: a and b are sorted in the reverse order, and so is the result. A tuple of bools gives a direction for
         each column.
-      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are ignored.
       b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `descending` or
         `axis_name`.

@@ -161,7 +161,7 @@ def reduce(
         positions. `"first"`, `"last"`: the first or last item, 0 over nothing. These two and `"count"` take any dtype.
         `"nansum"`, `"nanmean"`, `"nanmin"`, `"nanmax"`: skip NaNs; if all items are NaN, the sum is 0 and the other
         results are NaN.
-      count: the number of live items, an integer scalar (default `n`). Items past it are not read.
+      count: the number of live items, an integer scalar (default `n`). Items past it are ignored.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they

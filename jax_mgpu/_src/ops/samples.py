@@ -151,8 +151,8 @@ def sample_logits(
       key: a random key.
       logits: `[..., n]`, floats: a row for each token to draw. NaN counts as -inf.
       temperature: numbers of at least 0. At 0, the first token with the largest logit is taken.
-      top_k: integers: how many tokens with the largest logits to keep; at least one is kept. A Python integer is faster
-        than an array.
+      top_k: integers: how many tokens with the largest logits to keep; at least one is kept. A Python integer may be
+        faster than an array.
       top_p: numbers from 0 to 1: keep the fewest most probable tokens whose probabilities add up to at least this.
       min_p: numbers from 0 to 1: keep tokens that are at least this probable, relative to the most probable one.
 

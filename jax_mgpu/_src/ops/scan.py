@@ -124,7 +124,7 @@ def scan(
       exclusive: leave out the position's own item; the first result is the identity, or `initial`.
       reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
         the end first.
-      count: the number of live items, an integer scalar (default `n`). Items past it are not read, and their results
+      count: the number of live items, an integer scalar (default `n`). Items past it are ignored, and their results
         are 0 (-1 for indices).
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total

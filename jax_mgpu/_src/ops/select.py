@@ -184,7 +184,7 @@ def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> 
 
     Args:
       order: `[n]`, distinct integers from 0 to `n - 1`: the item at each position.
-      count: the number of live positions, an integer scalar (default `n`). Positions past it are never read.
+      count: the number of live positions, an integer scalar (default `n`). Positions past it are ignored.
 
     Returns: `[n]`: the position of each item, -1 for one without a live position; int32, or int64 from 2^31 items on.
 

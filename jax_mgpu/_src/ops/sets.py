@@ -114,7 +114,7 @@ def set_intersection(
         column. It cannot be combined with `less`.
       assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values. It
         cannot be combined with `axis_name`.
-      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are ignored.
       b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `axis_name`.

@@ -113,7 +113,7 @@ def sorted_search(
       haystack: `[m]`, sorted, of the same dtype, or as many columns of the same dtypes.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound).
-      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
+      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are ignored.
       haystack_count: the number of live items of the haystack (default `m`).
       fill_value: the value of results past `needles_count`, an integer scalar. `m` makes them padding if the positions
         serve as heads.
@@ -181,7 +181,7 @@ def sorted_match(
       assume_sorted: whether a and b are sorted. False accepts keys in any order: then the index of an item is that of
         the first equal item of the other array (`"left"`), or of the last (`"right"`), -1 if there is none. False
         cannot be combined with `axis_name`.
-      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are ignored.
       b_count: the number of live items of b (default `n_b`).
       axis_name: see `sorted_search`.
       aligned: see `sorted_search`.
@@ -234,7 +234,7 @@ def sorted_equal_count(
         of columns.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       descending: whether a and b are in descending order; a tuple of bools gives a direction for each column.
-      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are ignored.
       b_count: the number of live items of b (default `n_b`).
       axis_name: see `sorted_search`.
       aligned: see `sorted_search`.
@@ -284,7 +284,7 @@ def search(
         `jax.lax.sort`: NaN is largest, the two zeros are equal.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound).
-      count: the number of live items of the haystack, an integer scalar (default `m`). Items past it are never read.
+      count: the number of live items of the haystack, an integer scalar (default `m`). Items past it are ignored.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
         them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack,
         and each is on its needle's device.
@@ -370,7 +370,7 @@ def segmented_search(
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound); the segment's end if it has no such item.
       ends: `[m]` integers: see `segmented_reduce`.
-      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
+      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are ignored.
       haystack_count: the number of live items of the haystack (default `size`).
       fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
         scalar.

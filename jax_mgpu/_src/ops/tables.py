@@ -287,7 +287,7 @@ def asof_join(
         items or more without `jax_enable_x64`.
 
     Time is O(n_a + n_b) for sorted times without keys, and for sorted times with one column of integer keys that span
-    at most 12,288 values in b. Other calls take the time of a sort of both sides, and a search.
+    at most 12,288 values in b. Other calls take at most the time of a sort of both sides, and a search.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
