@@ -105,8 +105,8 @@ class ThreadScratch {
   ThreadRoom room_;
 };
 
-// Merges two runs from both ends at once, which makes two chains of dependent steps. For as many steps as the shorter
-// run has items, every pointer stays within its run, so no step checks for an end.
+// Merges two runs from both ends at once. For as many steps as the shorter run
+// has items, every pointer stays within its run, so no step checks for an end.
 template <typename Item, typename Less>
 void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, Item* out, Less less) {
   const Item* a_last = a + a_count - 1;

@@ -111,8 +111,8 @@ __device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigne
 
 // ---- Barriers of some of a block's warps
 
-// Named barrier kId, which kThreads threads reach: some wait there (barrier_sync), others only arrive (barrier_arrive).
-// If its number were not a constant, a block would occupy all 16 barriers.
+// Named barrier kId, which kThreads threads reach: some wait
+// there (barrier_sync), others arrive (barrier_arrive).
 template <int kId, int kThreads>
 __device__ void barrier_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");

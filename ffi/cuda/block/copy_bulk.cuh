@@ -1,5 +1,5 @@
-// One warp copies runs between device and shared memory, and the block's other warps work on them. From sm_90 on, the
-// copy engine moves a whole run with one instruction.
+// One warp copies runs between device and shared memory, and the block's other warps
+// work on them. From sm_90 on, the copy engine moves the whole chunks of a run.
 #pragma once
 
 #include "algorithm/common.h"

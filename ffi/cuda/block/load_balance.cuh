@@ -165,7 +165,7 @@ struct TileWork {
     const auto find = [&](int i, Range<int64_t> range) {
       return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
     };
-    // A thread's outputs are neighbours, and most often one object owns all of them.
+    // A thread's outputs are neighbours.
     const int end = minimum(static_cast<int>(threadIdx.x + 1) * kItems, size);
     Range<int64_t> range = heads;
     for (int i = threadIdx.x * kItems; i < end; ++i) {
@@ -183,8 +183,8 @@ struct TileWork {
     __syncthreads();
   }
 
-  // `offsets`[0] is the offset of the object before the tile. Positions of invalid offsets are truncated to 32 bits. A
-  // thread handles several objects at once, so that their loads overlap.
+  // `offsets`[0] is the offset of the object before the tile.
+  // Positions of invalid offsets are truncated to 32 bits.
   template <typename Offset, typename SlotOf>
   __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {
     constexpr int kBatch = 4;

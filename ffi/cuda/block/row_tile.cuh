@@ -40,8 +40,8 @@ struct RowLane {
   }
 };
 
-// Calls visit(slot, row, i) for all slots of the tile's rows, `size` per row; i is the slot's place in its row.
-// Neighbouring threads have neighbouring slots.
+// Calls visit(slot, row, i) for all slots of the tile's
+// rows, `size` per row; i is the slot's place in its row.
 template <typename Visit>
 __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor& size, Visit visit) {
   const int slots = tile.rows * static_cast<int>(size.divisor);
@@ -52,8 +52,8 @@ __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor
   }
 }
 
-// Calls visit(slot, row, i, loaded) with the result of load(slot, row, i). A thread loads kBatch slots before it visits
-// the first, so that its loads overlap.
+// Calls visit(slot, row, i, loaded) with the result of load(slot,
+// row, i). A thread loads kBatch slots before it visits the first.
 template <int kBatch, typename Load, typename Visit>
 __device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divisor& size, Load load, Visit visit) {
   const int slots = tile.rows * static_cast<int>(size.divisor);

@@ -60,8 +60,8 @@ class SelectDigits {
     return known;
   }
 
-  // Contains one barrier. Two sets of sums alternate, so the barrier of the next call comes before a set is
-  // overwritten.
+  // Contains one barrier. Two
+  // sets of sums alternate.
   __device__ Prefix<int> before_warp(int warp_sum) {
     turn_ ^= 1;
     return scan_warps<kWarps>(shared_.warp_sums[turn_], warp_sum, 0, [](int x, int y) { return x + y; });

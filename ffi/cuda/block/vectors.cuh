@@ -197,8 +197,8 @@ struct PackedCodes {
   __device__ __forceinline__ static unsigned signs(unsigned halves) { return (halves >> 15 & 0x00010001u) * 0xffffu; }
 };
 
-// The index of an extremum of 8-bit and 16-bit items. It keeps the first vector that has the smallest code, and finds
-// the extremum among these items at the end.
+// The index of an extremum of 8-bit and 16-bit items.
+// It keeps the first vector that has the smallest code.
 template <typename Word, typename State>
   requires(sizeof(Word) <= 2)
 class Gathered<ArgExtremum<Word, State>> {
@@ -273,8 +273,8 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
   const int last = first + (size - first) / kItems * kItems;
 #pragma unroll 1
   for (int i = thread; i < first; i += threads) take_one(i);
-  // All threads take the same number of rounds. Otherwise a warp would wait for some lanes' loads after the loads of
-  // others.
+  // All threads take the
+  // same number of rounds.
   const int stride = threads * kItems;
   int offset = first + thread * kItems;
   int left = last - first;  // the items left for all threads

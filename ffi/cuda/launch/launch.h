@@ -21,12 +21,12 @@ inline void check(const Call&, cudaError_t status) {
   throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
 }
 
-// Throws if CUDA has refused the launch before this call. CUDA does not report that as an error of the stream, so XLA
-// would go on with results that no kernel has written.
+// Throws if CUDA has refused the launch before this call.
+// CUDA does not report that as an error of the stream.
 inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
 
-// The bytes of shared memory that the device grants a block on request. MGPU_SHARED_MEMORY_LIMIT reduces it, to test
-// the shapes for small devices on a large one.
+// The bytes of shared memory that the device grants a block
+// on request, or MGPU_SHARED_MEMORY_LIMIT if that is less.
 inline int64_t shared_memory_limit(const Call& call) {
   static const int64_t kCap = [] {
     const char* const bytes = std::getenv("MGPU_SHARED_MEMORY_LIMIT");

@@ -202,8 +202,8 @@ __device__ void find_by_warp(const Task<Order>& task, const RowSegment& segment,
   if (lane < ranks) task.put_rank(segment, lane, found);
 }
 
-// A group of 2^log_lanes lanes has a segment. The whole warp then takes the segments that are too long for a group, one
-// by one, and lists those of more than kWarpSegment items.
+// A group of 2^log_lanes lanes has a segment. The warp
+// then takes the segments that are too long for a group.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     find_in_segments(const __grid_constant__ Task<Order> task, int log_lanes) {

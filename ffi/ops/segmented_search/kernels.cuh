@@ -304,8 +304,8 @@ struct Searches {
   }
 };
 
-// Looks up each needle by a single search, without a tree. `lanes` threads share a problem, and a thread's kItems
-// needles are `lanes` apart, so neighbouring threads read neighbouring needles.
+// Looks up each needle by a single search, without a tree. `lanes` threads
+// share a problem, and a thread's kItems needles are `lanes` apart.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     search_segments(const __grid_constant__ SegmentedSearchOperands operands, Order order, int64_t lanes) {

@@ -124,8 +124,8 @@ struct Exchange {
   unsigned heads[kWarps];  // for each warp, the lanes whose rows have a head
   // By column, each warp's state since its last head.
   Float open[kWarps][kWarp];
-  // The total of the segment that ends at each thread's first head; then the totals of the segments open at the tile's
-  // end.
+  // The totals of the segments that end at each thread's first
+  // head; then those of the segments open at the tile's end.
   Float totals[kThreads + kWarp];
 };
 
@@ -630,8 +630,8 @@ constexpr int kJoinWarps = kJoinThreads / kWarp;
 constexpr int kJoinColumns = 8;
 constexpr int kJoinSerial = 16;  // tiles that each part of a warp joins; if there are more, the whole block joins them
 
-// Joins the parts of each segment that extends past the tile in which it starts. `open` of that tile gets the total.
-// One warp does this for a tile and a few columns, or the block if the segment is long.
+// Joins the parts of each segment that extends past the tile
+// in which it starts. `open` of that tile gets the total.
 template <typename Element>
 __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> task, int column_bits) {
   using Part = Part<Accumulator<Element>>;

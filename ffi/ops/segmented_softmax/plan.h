@@ -10,8 +10,8 @@ constexpr int kSoftmaxSector = 32;     // bytes of memory that are moved at once
 constexpr int kSoftmaxTileRows = 512;  // the most rows of a tile, unless its rows are short
 constexpr int kSoftmaxMostLanes = 32;
 
-// A thread owns one column of 16 or 32 neighbouring rows, and a block has
-// rows of `lanes` threads. So few segments cross the edges of a tile. Tiles
+// A thread owns one column of 16 or 32 neighbouring rows, and a block
+// has rows of `lanes` threads, so a tile is taller than wide. Tiles
 // depend on shapes and types alone, so that the order of sums does too.
 struct SoftmaxTiling {
   int64_t rows;
@@ -23,8 +23,8 @@ struct SoftmaxTiling {
   int slab_columns;
   int tile_rows;
 
-  // Unless rows are shorter, the lanes cover a sector, or two if rows do not begin where
-  // sectors do. docs/notes/select_ranks.md has trials of taller and narrower tiles.
+  // Unless rows are shorter, the lanes cover a sector,
+  // or two if rows do not begin where sectors do.
   SoftmaxTiling(int64_t rows, int64_t width, int element_bytes)
       : rows(rows),
         width(width),

@@ -1,5 +1,5 @@
-// A round of merging in a sort of whole rows merges groups of four runs, or of two. Each block computes a tile of the
-// output at a time.
+// A round of a sort of whole rows merges groups of four runs,
+// or of two. A block computes a tile of the output at a time.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -90,8 +90,8 @@ struct MergeRowsShared {
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
-  // The merges of the first level each take a whole number of threads, and the last thread of each may have only one
-  // item.
+  // The merges of the first level each
+  // take a whole number of threads.
   static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
   typename P::Word middle[P::kPairs ? 1 : kMiddle];

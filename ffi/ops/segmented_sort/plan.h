@@ -147,8 +147,8 @@ struct MergePiece {
   uint16_t count[kRuns];
   int16_t source;  // the buffer that is read; the other one is written
   int16_t decode;  // whether this is the segment's last round, in which the output gets keys, not codes
-  // The chunks that hold only the segment's codes. Chunks across its edges are read code by code, because the memory
-  // around a segment may never have been written.
+  // The chunks that hold only the segment's codes.
+  // Chunks across its edges are read code by code.
   uint16_t whole_begin, whole_end;
   int64_t from[kRuns];
 };

@@ -1,5 +1,5 @@
-// Sorts few items: each item finds its own position, and no block waits for another. Items are compared by Order::rank,
-// the word that compares as a key does.
+// Sorts few items: each item finds its own position. Items are
+// compared by Order::rank, the word that compares as a key does.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
     if constexpr (P::kHasPayload) payload[i] = from.payload[row.begin + group_begin + position];
     mine[i] = order.rank(code[i]);
   }
-  // The place of each item in the other runs, as positions in the group. An empty window is replaced by one at the
-  // warp's own items, so that every load is of a live item.
+  // The place of each item in the other runs, as positions in
+  // the group. An empty window lies at the warp's own items.
   int at[kOthers][kItems], high[kOthers];
   Word limit[kOthers][kItems];  // codes below it come before the item
   int rank = begin - (own << shift) + lane;

@@ -110,8 +110,8 @@ struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// The ranks of a row's keys in shared memory. The lower halves of all 64-bit ranks come before the upper halves, to
-// avoid bank conflicts.
+// The ranks of a row's keys in shared memory. The lower
+// halves of all 64-bit ranks come before the upper halves.
 template <typename Word>
 class RowRanks {
  public:

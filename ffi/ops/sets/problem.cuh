@@ -36,7 +36,7 @@ struct Problem {
   IndexResult counts;
 };
 
-// One thread per split: several lanes would read more sectors.
+// One thread per split.
 template <typename Order>
 __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool duplicates, int64_t row_tiles,
                            int tile_width, Split<int64_t>* splits) {

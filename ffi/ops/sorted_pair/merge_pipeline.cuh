@@ -133,8 +133,8 @@ struct PipelineTiles {
     return tile;
   }
 
-  // The pair of consecutive runs in which tile i begins, and its slot there. The pair is empty if the tile comes after
-  // those of all pairs of its row.
+  // The pair of consecutive runs in which tile i begins, and
+  // its slot there. The pair is empty past those of the row.
   __device__ RunTile run_tile(int64_t i, int64_t row, const NeighbourRuns& runs) const {
     RunTile tile{{}, begin_of(i, row)};
     runs.for_each_pair(row, tiles.pair.a.length, [&](const RunPair& pair) {
@@ -230,10 +230,10 @@ struct MergePipeline {
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
-  // Takes the block's tiles. For each tile, the copying warp calls load(plan, stage), and the function that this
+  // Takes the block's tiles. For a tile, the copying warp calls load(plan, stage), and the function that this
   // returns copies data besides the keys. Then the workers call work(plan, keys, stage), and the copying warp
-  // store(plan, stage). When the workers are done, the function that this returns copies results back. `stages` has
-  // room for two stages of stage_bytes, of which the keys take the first kKeyBytes.
+  // store(plan, stage). When the workers are done, the function that this returns copies results back.
+  // `stages` has room for two stages of stage_bytes, of which the keys take the first kKeyBytes.
   template <typename Tiles, typename Load, typename Work, typename Store>
   __device__ static void run(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes, Load load,
                              Work work, Store store) {
@@ -258,8 +258,8 @@ struct MergePipeline {
   }
 
  private:
-  // The workers have one named barrier for themselves. The copying warp and the workers share two for each purpose, one
-  // per stage.
+  // The workers have a named barrier. They and the copying
+  // warp share two for each purpose, one per stage.
   static constexpr int kWorkersBarrier = 1;
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;

@@ -318,8 +318,8 @@ class BlockBest {
         [=](const Digits& known) { return known.matching - known.rank <= spare; });
   }
 
-  // Keeps the items whose leading digits are below the known ones and, of those with the known digits, the ones up to a
-  // position.
+  // Keeps the items below the known digits and, of
+  // those with these digits, the ones up to a position.
   __device__ void drop(const Digits& known, uint32_t last_position) {
     const int lane = threadIdx.x % kWarp;
     const Word last = static_cast<Word>(known.prefix >> known.shift);
@@ -336,8 +336,8 @@ class BlockBest {
         stays = first < last || (first == last && position <= last_position);
       }
       const unsigned lanes = __ballot_sync(~0u, stays);
-      // Contains a barrier, so all threads have read their items. Kept items move forward, to places that have been
-      // read.
+      // All threads have read their items after
+      // this barrier. Kept items move forward.
       const Prefix<int> warps = select_digits_.before_warp(__popc(lanes));
       if (stays) {
         const int to = kept_before + warps.before + __popc(lanes & ((1u << lane) - 1));
