@@ -94,7 +94,7 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
     const int64_t end = ends_within ? maximum(row.start(next), position + 1) : outputs.end;
     visit(next - 1, Range<int64_t>{position, end});
     position = end;
-    // Many objects that own nothing are skipped by a search.
+    // A search skips objects that own nothing.
     const auto makes_nothing = [&](int64_t j) { return row.starts_before(j + 1, position + 1); };
     if (next + 1 < row.objects && makes_nothing(next)) {
       next = galloping_partition_point(next + 1, row.objects - 1, makes_nothing);

@@ -33,7 +33,7 @@ struct LookBackTree {
   MGPU_HOST_DEVICE int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }
 };
 
-// A warp reads each level in one load per lane.
+// A lane reads one slot of a level.
 using LookBackLayout = LookBackTree<32>;
 
 }  // namespace mgpu

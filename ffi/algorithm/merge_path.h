@@ -53,7 +53,7 @@ MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diago
       end = probe;
       guess = probe - step;
     }
-    if (gap == 0) break;  // the answer is at the end of equal keys, however far
+    if (gap == 0) break;  // the answer is at the end of equal keys
   }
   return merge_path_between(begin, end, diagonal, a, b, less, find);
 }

@@ -46,7 +46,7 @@ struct RunSplit {
     MGPU_UNROLL
     for (int j = 0; j < kRuns; ++j) {
       const bool own = j == run;
-      const int others = before(j);  // called by all threads, because it may be a shuffle
+      const int others = before(j);  // by all threads: it may be a shuffle
       const int first = own ? s : others;
       const int through = first + own;
       inside += through == 0 ? begin[j] : sample(begin[j], end[j], through - 1) + 1;

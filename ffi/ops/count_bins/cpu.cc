@@ -1,4 +1,4 @@
-// Each task counts a part of a row in its own bins. If rows have several parts, the tasks of a row add up their counts.
+// A task counts a part of a row in its own bins, and the tasks of a row add up their counts.
 #include <algorithm>
 #include <atomic>
 #include <vector>

@@ -2,9 +2,9 @@
 // group. With several parts, find_lasts finds these rows within each part, and bring_lasts_on those before each part.
 // In search_parts, a block walks its part in tiles.
 //
-// Within a tile, all rows of b enter the table, one window of 32 rows at a time, before any row of a reads it. So a row
-// of a may find a row of b after its cut, and has to step back. For this, each row of b keeps a mask of the rows of its
-// group in its window, and the last row of its group before the window.
+// Within a tile, all rows of b enter the table, one window of 32 rows at a time, before rows of a read it. So a row
+// of a may find a row of b after its cut, and steps back: a row of b keeps a mask of the rows of its group in its
+// window, and the last row of its group before the window.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -167,8 +167,8 @@ __device__ __forceinline__ int warp_rows_before(const Walk& walk, const TileColu
   return rows;
 }
 
-// Writes, for each of a tile's rows of b, its group and the mask of the rows of this group in its window. A warp has a
-// window of 32 rows at a time.
+// Writes the group of each of a tile's rows of b,
+// and the mask of the rows of this group in its window.
 template <typename Walk>
 __device__ __forceinline__ void compare_groups(const Walk& walk, const TileColumn<uint32_t>& words, int b_count,
                                                int32_t* entries, unsigned* alike) {

@@ -294,7 +294,7 @@ struct BlockTable {
   Piece pieces[kCombineThreads / kWarp][kUnitTiles];
 };
 
-// Combines rows in the block's table. Each warp takes rows of its own.
+// Combines rows in the block's table.
 template <typename Word, int kColumns, int kEntries>
 class RowCombiner {
  public:
@@ -389,7 +389,7 @@ class RowCombiner {
     const uint32_t run =
         int64_t{tile} * kPartitionTile < task_.live() ? scratch.runs[int64_t{bucket} * scratch.tiles + tile] : 0;
     const uint32_t rows = run >> 16, first = sum_up_to(rows) - rows;
-    // Lanes get the pieces that have rows, so that no two of these begin at the same row.
+    // The first lanes get the pieces that have rows.
     Piece* const pieces = table_.pieces[threadIdx.x / kWarp];
     const unsigned used = __ballot_sync(~0u, rows != 0);
     __syncwarp();
@@ -413,7 +413,7 @@ class RowCombiner {
     });
   }
 
-  // Combines rows. A warp takes kStep rows from `first` on, then kStep rows `step` later, and so on, up to `end`.
+  // A warp takes kStep rows from `first` on, then kStep rows `step` later, and so on, up to `end`.
   // `load(begin, end, rows, k)` loads item k of each lane: lane l gets row min(`begin` + l, `end` - 1).
   template <typename Load>
   __device__ __forceinline__ void combine(uint32_t first, uint32_t end, uint32_t step, Load load) {

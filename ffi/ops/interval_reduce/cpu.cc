@@ -15,8 +15,7 @@ namespace {
 
 constexpr int64_t kMostShared = 1 << 12;  // the most elements of a window that shares its work
 
-// Whether the nonempty intervals are sliding windows: begins and ends never descend, and none has more than
-// kMostShared elements.
+// Whether begins and ends of the nonempty intervals do not descend, and none has more than kMostShared elements.
 bool moves_on(const IntervalReduceOperands& operands, int64_t problem, int64_t first, int64_t last) {
   Range<int64_t> before{0, 0};
   for (int64_t i = first; i < last; ++i) {

@@ -79,7 +79,7 @@ struct ThreadIntervals {
   }
 
  private:
-  // Makes all loads before it uses one.
+  // All loads come first.
   template <typename Index>
   __device__ __forceinline__ void read_as(const IntervalReduceOperands& operands, const Tile& tile) {
     const int64_t own = tile.first + threadIdx.x;
@@ -489,7 +489,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     for (int64_t unit = threadIdx.x; unit < int64_t{tile.count} * parts; unit += kThreads) {
-      // A tile of several intervals has few units, so that 32 bits are enough for the division.
+      // A tile of several intervals has few units: 32 bits are enough.
       const int64_t i = tile.count == 1 ? 0 : static_cast<unsigned>(unit) / static_cast<unsigned>(parts);
       const Range<int64_t> interval = operands.interval(tile.problem, tile.first + i);
       const int64_t column = (unit - i * parts) * kColumns;

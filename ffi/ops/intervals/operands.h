@@ -29,15 +29,15 @@ struct IntervalExpandOperands {
 };
 
 // Intervals, sorted by the region of the result that they go to.
-// Parts of a 32-byte sector then meet in the cache, so fewer sectors are read from memory to be completed.
+// Writes to parts of one 32-byte sector then meet in the cache.
 struct RegionOrder {
   static constexpr int kRegions = 128;
-  // The low half counts intervals, and the high half counts items.
+  // Intervals in the low half, items in the high half.
   // One atomic addition adds to both.
   using Sum = unsigned long long;
 
   int shift;            // a region has `1 << shift` rows of the result
-  Sum* sums = nullptr;  // [kRegions], of all intervals
+  Sum* sums = nullptr;  // [kRegions]
   Sum* ends = nullptr;  // [kRegions], where the next intervals and items of a region go
   int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
   int32_t* is_used;     // whether kernels read `items` and the arrays below instead of the operands
@@ -63,7 +63,7 @@ struct IntervalMoveOperands {
   Rows x;
   Starts gather;
   Starts scatter;
-  bool has_fill;     // whether rows without a source are filled; if not, the result keeps what it has there
+  bool has_fill;     // whether rows without a source are filled
   const void* into;  // copied to the result first, or null
   Fill background;   // the element to fill the result with first; its address is null if there is none
   Fill fill;
@@ -115,14 +115,14 @@ struct IntervalMoveOperands {
   }
 
   // Whether to try the kernels for intervals of unit_length() items.
-  // If the lengths differ, these make a large scatter slower; hence kMaxScattered.
+  // If the lengths differ, a large scatter is slower by these.
   bool has_likely_units() const {
     constexpr int64_t kMaxScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMaxScattered && !is_large())) && !has_order();
   }
 
-  // The number of sweeps over the outputs in a large gather (is_large) with likely units.
-  // A sweep gathers from one part of x, so more of its reads hit the L2 cache.
+  // The number of sweeps over the outputs in a large gather with likely units.
+  // A sweep gathers from one part of x.
   // Three sweeps take a third less time than one (2^24 words of 4 bytes, H200).
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
@@ -132,7 +132,7 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMaxSweeps) : 1;
   }
 
-  // In a large gather with likely units, a tile has a flag: whether it is left to the kernel gather_mixed_tiles.
+  // In a large gather with likely units: flags of the tiles that are left to gather_mixed_tiles.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 

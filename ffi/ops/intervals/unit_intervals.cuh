@@ -1,5 +1,5 @@
 // Moves of intervals that have one item each, or two each.
-// The shapes tell whether the intervals can have that length; the offsets tell whether they do.
+// The shapes tell whether they can have that length, the offsets whether they do.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"

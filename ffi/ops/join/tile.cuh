@@ -16,8 +16,8 @@ struct Entry {      // an item of A that has output rows
 constexpr unsigned kNoPartner = 0;
 constexpr unsigned kEntering = 1;  // the first partner is the first of the plan.entering items of B before the tile
 
-// Three counts in one word. The numbers of items of A and of B in a tile are below 2^16, and the number of rows that
-// find_partners counts is below 2^31.
+// Three counts in one word. The numbers of a tile's items are below 2^16,
+// and the number of rows that find_partners counts is below 2^31.
 struct Sums {
   uint64_t packed = 0;
 
