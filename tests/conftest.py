@@ -119,7 +119,7 @@ def devices():
 
 @pytest.fixture(params=[None, "_gathered", "_chunked"], ids=["few", "gathered", "moved"])
 def forms(request, monkeypatch):
-    """Runs a test of a mesh with the exchange for few items on a CPU, and with two forms from exchange.py."""
+    """Runs a test of a mesh by the exchange for few items, and by two forms of exchange.py."""
     from tests import mesh
 
     if request.param:

@@ -1,8 +1,7 @@
 """Random calls of the functions that have JAX's names, compared with JAX.
 
 `python -m tests.dropin --cases 1000` makes 1,000 calls of each function; `--match unique` selects functions by name.
-One call in 20 has new shapes, types or options; the others only have new values, because compiling takes longer than
-running.
+One call in 20 has new shapes, types or options; the others only have new values.
 """
 
 from __future__ import annotations

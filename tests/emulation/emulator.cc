@@ -57,8 +57,7 @@ struct Barrier {
   unsigned passed = 0;
 
   void arrive(int expected);
-  // Lets the waiting threads pass if all expected threads have arrived. A thread that ends calls this too, because then
-  // one thread fewer is expected.
+  // Lets the waiting threads pass if all expected threads have arrived.
   void pass(int expected);
   void wait(int expected);
 };
@@ -221,7 +220,6 @@ void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t sha
       for (unsigned x = 0; x < grid.x; ++x) {
         std::memset(shared_, static_cast<int>(kGarbage), shared_bytes);
         run_block(kernel, grid, {x, y, z}, threads);
-        // A kernel waits for the one before it alone: without the wait, the next might run before the last has ended.
         if (overlaps && !block_.has_waited)
           throw std::runtime_error("emulator: a block did not wait for the last kernel");
       }

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kGuardBytes = 256;  // on a GPU, XLA aligns arrays to this
 constexpr char kGarbage = static_cast<char>(emulator::kGarbage);
 
-// Results begin as garbage. ASan reports each access to a guard.
+// Results that alias no operand begin as garbage. With ASan, accesses to guards are reported.
 struct Copy {
   Copy(const Array& array, std::string name)
       : original(array.data),

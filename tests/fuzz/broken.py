@@ -42,7 +42,7 @@ def _call(rng: np.random.Generator, makes: tuple[Callable[[Shape], Call], ...], 
 
 
 def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray:
-    """Draws positions just out of range, far out of range, or anywhere."""
+    """Draws positions, in range or out of it."""
     limits = np.iinfo(x.dtype)
     corners = [limits.min, limits.min + 1, -61, -1, 0, n - 1, n, n + 1, limits.max - 1, limits.max]
     corners = [c for c in corners if limits.min <= c <= limits.max]
@@ -56,7 +56,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Draws operands of any values; a run checks that results have the right shapes, and nothing else was written."""
+    """Draws operands that may break preconditions. A run looks for wrong shapes, and for writes to other memory."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
@@ -161,7 +161,7 @@ ANY_VALUES = {("interval_reduce", "heads"), ("search", "needles"), ("segmented_r
 
 
 def preconditions(rng: np.random.Generator) -> Other:
-    """Draws a call; each run breaks one of its arguments, which the error must name with the position."""
+    """Draws a call; a run breaks one of its arguments, if it can, and expects an error."""
     call, text = _call(rng, MAKES, 200)
     name = text.split(":")[0]
     program = jax.jit(lambda operands: call.function(**operands))

@@ -8,7 +8,7 @@
 // - a missing barrier of a block or warp, unless the results do not depend on the order of its threads;
 // - blocks that end without a wait for the kernel before theirs, if their launch lets them start before its end;
 // - barriers that not all threads reach, and lanes that are not in the mask that they name;
-// - reads of results, scratch memory and dynamic shared memory that nothing has written: all begin as garbage;
+// - reads of results, scratch memory and dynamic shared memory that nothing has written;
 // - writes outside of arrays, and to operands;
 // - indices outside of an array whose type has its size;
 // - with -DMGPU_ASAN=ON, reads outside of arrays, and accesses outside of shared memory.
