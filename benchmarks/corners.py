@@ -1,4 +1,4 @@
-"""Intervals with one or two items each, for which kernels read an offset for every item or two."""
+"""Intervals with one or two items each."""
 
 from __future__ import annotations
 

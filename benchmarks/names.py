@@ -79,7 +79,7 @@ def _arrays(*drawn: tuple[Draw, Shape]) -> Callable[..., tuple[Any, ...]]:
 
 
 def _of_rows(shape: Shape) -> Iterator[Row]:
-    """Yields functions along the last axis and, for matrices, the first."""
+    """Yields functions along an axis."""
     reals, words = _arrays((_reals, shape)), _arrays((_below(2**30), shape))
     for axis in (-1, 0) if len(shape) > 1 else (-1,):
         where = f"{list(shape)}" + (", axis 0" if axis == 0 else "")
@@ -93,7 +93,7 @@ def _of_rows(shape: Shape) -> Iterator[Row]:
 
 
 def _of_vectors(n: int) -> Iterator[Row]:
-    """Yields functions of vectors with results of static size."""
+    """Yields functions of about n items."""
     reals, word, keep = (_reals, (n,)), (_below(n), (n,)), (_keep, (n,))
     rows, ids = (_reals, (n // 8, 8)), _below(n // 8)
     yield f"sort uint8 [{n}]", _call("sort"), _arrays((_below(255, "uint8"), (n,)))

@@ -23,7 +23,7 @@ MAX_SIZE = 2**29  # so a union of two arrays has fewer than 2^31 items
 PLOT_FORMATS = (".png", ".svg", ".pdf")
 MEAN_ROW, MEAN_INTERVAL = 30, 5
 CPU_SIZE, GPU_SIZE = 2**20, 2**26
-# Memory per item: jnp.union1d takes the most, 49 bytes on a CPU; sorts on a GPU take scratch memory too.
+# A generous estimate of the memory per item.
 BYTES_PER_ITEM = 128
 RUNS, MAX_SECONDS = 7, 2.0
 

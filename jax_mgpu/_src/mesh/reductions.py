@@ -233,7 +233,7 @@ def segmented_scan(
         return [local.finish(scanned)]
     positions = jnp.arange(n, dtype=local.live.dtype)
     starts, first, last, _ = own_ends(heads, n, local.live)
-    # This device passes on the total of its last segment, or of the items before its first head.
+    # This device passes on the total of its last segment or, in reverse, of the items before its first head.
     at = jnp.zeros_like(first) if reverse else jnp.maximum(local.live - 1, 0)
     state = _row(scanned, at)
     combine = local.combine(reverse)
