@@ -61,7 +61,7 @@ MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
 // The runs have at most kItems items together.
 template <int kItems, typename Word, typename Less>
 __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
-  constexpr int kStride = first_stride(kItems / 2);  // the shorter run has at most half of them
+  constexpr int kStride = first_stride(kItems / 2);
   return shared_cursor(keys, runs, diagonal, kStride, less);
 }
 

@@ -277,7 +277,7 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
   // same number of rounds.
   const int stride = threads * kItems;
   int offset = first + thread * kItems;
-  int left = last - first;  // the items left for all threads
+  int left = last - first;
   const auto take_round = [&](auto is_there) {
     Vector vectors[kInFlight];
 #pragma unroll

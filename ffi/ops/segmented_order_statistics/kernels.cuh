@@ -15,7 +15,7 @@
 namespace mgpu::cuda::segment_ranks {
 
 constexpr int kThreads = 128;
-constexpr int kBlocksPerProcessor = 6;  // registers are limited so that these fit
+constexpr int kBlocksPerProcessor = 6;
 constexpr int kDigitThreads = kSegmentDigits;
 
 template <typename Order>

@@ -11,8 +11,8 @@
 namespace mgpu::cuda::segment_searching {
 
 constexpr int kThreads = 256;
-constexpr int kItems = 4;   // needles per thread
-constexpr int kBlocks = 3;  // per multiprocessor
+constexpr int kItems = 4;  // needles per thread
+constexpr int kBlocks = 3;
 constexpr int kTreeThreads = 1024;
 constexpr int kTreeItems = 2;
 constexpr int kMakeThreads = 256;

@@ -75,7 +75,7 @@ struct Softmax {
   SoftmaxRule rule;
   SoftmaxTiling tiling;
   Divisor group_items;  // items of the rows of a thread, in all columns
-  bool is_aligned;      // whether all arrays are aligned to 16 bytes
+  bool is_aligned;
   Segments segments;
   Segments restarts;  // the same segments without counts
   int64_t tiles;
@@ -317,7 +317,7 @@ struct Share {
   int64_t slab;
   int64_t column;
   int first;  // the thread's first row in the tile
-  int size;   // the rows of the tile
+  int size;
   bool has_column;
   unsigned rows;  // bit i: the thread has an item in its row i
 
@@ -628,7 +628,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax
 constexpr int kJoinThreads = 1024;
 constexpr int kJoinWarps = kJoinThreads / kWarp;
 constexpr int kJoinColumns = 8;
-constexpr int kJoinSerial = 16;  // tiles that each part of a warp joins; if there are more, the whole block joins them
+constexpr int kJoinSerial = 16;  // tiles that each part of a warp joins
 
 // Joins the parts of each segment that extends past the tile
 // in which it starts. `open` of that tile gets the total.
@@ -694,7 +694,7 @@ __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> t
 
 constexpr int kCloseThreads = 256;
 constexpr int kCloseColumns = 32;
-constexpr int kCloseRows = 8;  // the rows of a thread at a time
+constexpr int kCloseRows = 8;
 
 template <bool kTangents, typename Element>
 __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task, int column_bits) {

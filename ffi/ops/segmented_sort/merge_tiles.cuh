@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda::sorting {
 
-constexpr int kPlanSlots = 4;  // three are in use: those of the tile, of the next one, and of the one after it
+constexpr int kPlanSlots = 4;  // three are in use
 
 template <typename Order, typename Payload>
 struct MergeShared {

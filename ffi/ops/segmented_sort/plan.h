@@ -70,7 +70,7 @@ constexpr int row_digit_bytes(int64_t length, int item_bytes, bool looks_up) {
   const int items = looks_up ? static_cast<int>(ceil_div<int64_t>(length, threads)) : kRowDigitItems;
   return threads / 32 * kDigits * static_cast<int>(sizeof(unsigned)) + threads * items * item_bytes;
 }
-constexpr int kRowDigitStaticBytes = 64;  // static shared memory, in addition
+constexpr int kRowDigitStaticBytes = 64;
 
 // ---- Radix sorts: in a pass, blocks put tiles in the order of one digit.
 struct DigitShape {
@@ -156,7 +156,7 @@ struct MergePiece {
 // The merges of a tile in a round: of a segment that began
 // to the left, and of one that continues to the right.
 struct MergePlan {
-  int64_t origin;  // the tile's first position
+  int64_t origin;
   MergePiece pieces[2];
 };
 
@@ -164,14 +164,14 @@ struct DigitSegment {
   int64_t begin;
   int64_t position;  // the position in its row
   int64_t size;
-  int64_t live;        // the first `live` items are sorted; the others stay in place
-  int64_t first_tile;  // among all tiles
+  int64_t live;  // the first `live` items are sorted; the others stay in place
+  int64_t first_tile;
 };
 
 // The part of a segment that one block scatters in a pass.
 struct alignas(16) DigitTile {
-  int64_t begin;     // the start of the segment
-  int64_t position;  // the position of the segment in its row
+  int64_t begin;  // the start of the segment
+  int64_t position;
   int segment;
   int index;        // the tile's number in the segment
   int size;         // the tile's number of live items
@@ -192,8 +192,8 @@ struct DigitCounts {
   void* starts;          // those of DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
   int64_t zeroed_bytes;  // the bytes from `tickets` to the end of `starts`, which are zeroed before use
   int64_t starts_bytes;
-  void* sums;              // as wide as `starts`; the kernel that counts zeroes it
-  uint32_t* passes;        // the passes of whole rows
+  void* sums;  // as wide as `starts`; the kernel that counts zeroes it
+  uint32_t* passes;
   DigitSegment* segments;  // this and `tiles` are null for whole rows
   DigitTile* tiles;
   int64_t max_tiles;
@@ -213,7 +213,7 @@ struct SortScratch {
   int64_t zeroed_bytes;  // the bytes from `rounds` on that are zeroed before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns for each tile
-  CellCut* cuts;    // the cuts of nearly sorted rows
+  CellCut* cuts;
   RunGroup* groups;
   GroupTile* group_tiles[kPhaseRounds];
   DigitCounts digits;

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
   constexpr int kItems = P::kMerge.items;
   constexpr int kWarpItems = kWarp * kItems;
   constexpr int kOthers = kRuns - 1;
-  constexpr int kLanes = kWarp / (2 * kRuns);  // the lanes of a search: two edges, four runs
+  constexpr int kLanes = kWarp / (2 * kRuns);  // two edges, four runs
   constexpr int kCellBits = ceil_log2(P::kCell);
   static_assert(P::kCell == 1 << kCellBits && P::kCell % kWarpItems == 0);
   const int lane = threadIdx.x % kWarp;

@@ -30,7 +30,7 @@ struct DigitSums {
     Offset sum = 0;
     for (int at = tile - 1;; at -= kWindow) {
       const Offset* const from = column + int64_t{at} * kDigits;
-      Offset words[kWindow];  // all in flight at once
+      Offset words[kWindow];
 #pragma unroll
       for (int i = 0; i < kWindow; ++i) {
         words[i] = 0;
@@ -131,7 +131,7 @@ class DigitScatter {
   __device__ __forceinline__ PassTile take() {
     PassTile tile;
     DigitPasses passes;
-    int64_t left;  // live items from the tile on
+    int64_t left;
     if constexpr (P::kListed) {
       if (threadIdx.x == 0) {
         shared_.ticket = draw_ticket(problem_.tickets + pass_);

@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
       read(0, number, [&](int i, typename P::Word key) { entries[i] = problem.entry(key, first + i * kWarp); });
     });
   }
-  [[maybe_unused]] bool is_moved = false;  // whether a pass has been made
+  [[maybe_unused]] bool is_moved = false;
 #pragma unroll 1
   for (int pass = 0; pass < problem.places; ++pass) {
     if (P::kLooksUp ? is_moved : pass > 0) {

@@ -62,7 +62,7 @@ __device__ __forceinline__ Place first_of(Place own) {
   }
   if constexpr (kGroup > kWarp) {
     __shared__ Place firsts[kGroup / kWarp];
-    __syncthreads();  // all threads have read the values of the previous call
+    __syncthreads();
     own = scan_warps<kGroup / kWarp>(firsts, own, own, [](Place a, Place b) { return minimum(a, b); }).all;
   }
   return own;

@@ -14,7 +14,7 @@ constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
-constexpr int kMarkBlocks = 8;  // the blocks of mark_kept per multiprocessor
+constexpr int kMarkBlocks = 8;
 static_assert(kWarpWords <= kWarp);
 
 struct SelectTask {

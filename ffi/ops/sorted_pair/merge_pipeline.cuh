@@ -47,7 +47,7 @@ struct TileKeys {
     const int b_count = runs.b_end - runs.b;
     const int bounded = minimum(diagonal, a_count + b_count);
     const int low = maximum(0, bounded - b_count);
-    int left = minimum(bounded, a_count) - low;  // the result is at most this many items of A ahead
+    int left = minimum(bounded, a_count) - low;
     uint32_t a = shared_address(buffer + runs.a + low);
     uint32_t b = shared_address(buffer + runs.b + bounded - low - 1);
     // `left` is at most half a tile.
@@ -288,7 +288,7 @@ struct MergePipeline {
       const Plan next = plan(pair, stream[__shfl_sync(~0u, taken, 0)]);
       if (first_lane) plan_of(shared, count) = next;
       __syncwarp();
-      taken = take();  // long before it is needed
+      taken = take();
       unsigned char* const buffer = stages + count % 2 * stage_bytes;
       CopyBarrier& loaded = shared.loaded[count % 2];
       const bool more = next.tile.size >= 0;

@@ -28,7 +28,7 @@ constexpr int pipeline_run_bytes(int width, int items) {
 }
 
 struct PipelineShape {
-  int items;  // the items of a thread, an odd number
+  int items;  // an odd number
   int stage_bytes;
   constexpr int tile() const { return kPipelineWorkers * items; }
   constexpr int64_t block_bytes() const { return 2 * stage_bytes + kPipelineStaticBytes; }

@@ -40,7 +40,7 @@ template <typename Word, int kThreads>
 struct TopKShared {
   static constexpr int kRoom = top_k_shape(sizeof(Word), kThreads).room();
   Word codes[kRoom];
-  uint32_t positions[kRoom];  // the positions of the listed items in the row
+  uint32_t positions[kRoom];
   typename SelectDigits<kThreads>::Shared digits;
   int count;          // the number of listed items and of items that wait for room
   int first_waiting;  // the place that the first waiting item would take
@@ -82,7 +82,7 @@ struct PartOfKeys {
   using Word = typename Order::Word;
   const Word* items;
   Order order;
-  uint32_t begin;  // the part's first position in the row
+  uint32_t begin;
 
   __device__ Filter<Order> filter(Word last_code) const { return {order, last_code}; }
   __device__ __forceinline__ Word code(Word item) const { return order.encode(item); }
@@ -188,7 +188,7 @@ class BlockBest {
       Word items[kItems];
 #pragma unroll
       for (int i = 0; i < kItems; ++i) items[i] = next[i];
-      if (tile + kTile < count) load(tile + kTile);  // in flight while this one is processed
+      if (tile + kTile < count) load(tile + kTile);
       unsigned taken = 0;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) taken |= filter(items[i]) ? 1u << i : 0;
@@ -211,7 +211,7 @@ class BlockBest {
       }
       while (__syncthreads_or(waits)) {
         count_ = minimum(shared_.count, shared_.first_waiting);
-        keep_best();  // makes room for any tile
+        keep_best();
         __syncthreads();
         set_count(count_);
         __syncthreads();

@@ -33,7 +33,7 @@ constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 // fits. With 16 or 32 lanes, items within a bound are listed in shared memory.
 // With fewer lanes, each item of a row is compared with every other.
 constexpr int kTopKRowThreads = 128;
-constexpr int kTopKRowRoom = 4;  // items in the list per lane
+constexpr int kTopKRowRoom = 4;
 struct TopKRowShape {
   int lanes, items, max_k;
   constexpr int64_t length() const { return int64_t{lanes} * items; }
@@ -49,7 +49,7 @@ constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];
 struct TopKOperands::Levels {
   static constexpr int kMaxLevels = 4;
   int count = 0;
-  int64_t part[kMaxLevels];   // items that a block takes
+  int64_t part[kMaxLevels];
   int64_t parts[kMaxLevels];  // blocks of a row: 1 in the last level
 };
 

@@ -15,15 +15,15 @@ template <typename Order>
 struct TopK {
   TopKOperands operands;
   Order order;
-  bool is_aligned;  // whether x is aligned to 16 bytes
+  bool is_aligned;
 };
 
 template <typename Word, TopKRowShape kShape>
 struct TopKWarp {
   static constexpr int kRows = kWarp / kShape.lanes;
   static constexpr int kRoom = kTopKRowRoom * kShape.lanes;  // the entries of a row's list
-  static constexpr int kBatch = 4;                           // entries that are read together
-  static constexpr int kPitch = (kRoom + kBatch) | 1;        // lanes of different rows use different banks
+  static constexpr int kBatch = 4;
+  static constexpr int kPitch = (kRoom + kBatch) | 1;  // lanes of different rows use different banks
   static constexpr uint32_t kNone = ~uint32_t{0};
   static constexpr int kResults = kRows * kShape.max_k;
 
@@ -246,7 +246,7 @@ class RowLanes {
 
   Order order_;
   Shared& shared_;
-  int row_, lane_;  // the row in the warp, the lane in the row
+  int row_, lane_;
   int k_;
   int begin_;          // the row's first item in the warp's rows
   const Word* items_;  // the row's items from this lane's first one on
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kTopKRowThreads) keep_best_k_of_rows(const __g
   Shared& shared = warps[threadIdx.x / kWarp];
   const TopKOperands& operands = task.operands;
   const int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp) * Shared::kRows;
-  if (first >= operands.rows) return;  // the whole warp
+  if (first >= operands.rows) return;
   const int rows = static_cast<int>(minimum<int64_t>(Shared::kRows, operands.rows - first));
   const Word* const items = static_cast<const Word*>(operands.x) + first * operands.length;
   RowLanes<Order, shape>(task, items, first, rows, shared).keep_best_k();

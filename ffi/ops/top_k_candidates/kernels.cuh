@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads) list_candidates(const __grid_constan
         equals |= code >= bound.first && code <= bound.last ? 1u << i : 0;
       }
     }
-    const int own = __popc(belows) | __popc(equals) << 16;  // both counts in one word
+    const int own = __popc(belows) | __popc(equals) << 16;
     turn ^= 1;
     const int in_warp = fold_warp(own, [](int a, int b) { return a + b; });
     const Prefix<int> before = scan_warps<kWarps>(sums[turn], in_warp, 0, [](int a, int b) { return a + b; });
