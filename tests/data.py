@@ -35,7 +35,7 @@ def special_keys(dtype: str) -> np.ndarray:
 
 
 def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
-    """Draws keys: a third are corner values, a third are from 0 to 12, and a third have random bits."""
+    """Draws keys: corner values, numbers from 0 to 12, and random bits."""
     kind = jnp.dtype(dtype)
     n = int(np.prod(shape))
     anything = rng.integers(0, 256, n * kind.itemsize, dtype=np.uint8).view(kind)

@@ -1,5 +1,5 @@
 # ruff: noqa: PLC3002, PLR0124, PLW0108 -- functions are written as callers might
-"""The C++ of callers' functions: the host compiler's results, compared with JAX's on the CPU."""
+"""The C++ of callers' functions, compared with JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs over a mesh axis: the sizes of their arrays and texts, their memory, and the types of positions."""
+"""Programs over a mesh axis."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def edge_lengths(total):
-    """Returns lengths around CELLS, warps and TILES, and around small multiples of these."""
+    """Returns lengths around CELLS, warps and TILES, and multiples of these."""
     edges = [k * cell + d for cell in CELLS for k in (1, 2, 32) for d in (-1, 0, 1)]
     edges += [k * 32 + d for k in (1, 2, 4, 8) for d in (-1, 0, 1)] + [0, 1, 2, 3]
     edges += [tile + d for tile in TILES for d in (-1, 0, 1)] + [k * TILES[-1] for k in (2, 3, 5)]
@@ -304,7 +304,7 @@ def check_mixed(keys, heads, form="heads", descending=False, count=None):
 
 
 def mixed_lengths(rng, dtype):
-    """Draws lengths around LONG_MEANS and both methods' tiles; one segment has a third of all items."""
+    """Draws lengths, some around LONG_MEANS or multiples of tiles; one segment has a third of all items."""
     least = LONG_MEANS[jnp.dtype(dtype).itemsize]
     edges = [least + d for d in (-1, 0, 1)] + [least + tile + d for tile in TILES for d in (-1, 0, 1)]
     edges += [4 * tile + d for tile in data.tile_sizes("sort_digits") for d in (-1, 0, 1)] + [MIXED // 3]
