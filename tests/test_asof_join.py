@@ -1,4 +1,4 @@
-"""As-of joins, and `group_search`, on which they build if there are few groups.
+"""As-of joins, and `group_search`, which they may use.
 
 `group_search` finds a row of b for each row of a: the last row of the same group before a cut (a position in b), or the
 first one from the cut on.
