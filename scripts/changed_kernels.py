@@ -1,4 +1,4 @@
-"""Lists the kernels whose machine code differs between two built libraries. Only these can have become slower.
+"""Counts the kernels whose machine code differs between two built libraries.
 
     python scripts/changed_kernels.py ../before/jax_mgpu/libjax_mgpu_cuda.so jax_mgpu/libjax_mgpu_cuda.so
 

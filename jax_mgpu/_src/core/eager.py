@@ -1,4 +1,4 @@
-"""Runs each eager call of a public function as one compiled program, which later calls reuse.
+"""Runs eager calls of public functions as compiled programs, one per call, which later calls reuse.
 
 Static arguments are part of the program, as under `jax.jit`. JAX arrays are its operands, and so are NumPy arrays whose
 types JAX has, or whose integers fit these types. Other values belong to the host, such as Python numbers, or 64-bit

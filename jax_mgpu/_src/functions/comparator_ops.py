@@ -1,7 +1,7 @@
 """Sorts by a caller's comparator, a function of two items that says whether the first comes first.
 
 The comparator is traced on two items, and written as data for the kernels of CUDA, like the operators of
-custom_operator.py. Other platforms run plain JAX (comparator.py), and so does CUDA if `_order` returns None.
+custom_operator.py. Other platforms run `plain_sort_indices` (comparator.py), and so does CUDA if `_order` returns None.
 Derivatives flow through the permutation. Operations on two inputs work on ranks: each item gets an integer in the order
 of all items, and equal items get the same one.
 """
@@ -169,7 +169,7 @@ class _Order:
 
 
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Writes an order for kernels; returns it with its captured values, or None if plain JAX sorts."""
+    """Writes an order for kernels; returns it with its captured values, or None if `plain_sort_indices` sorts."""
     if items.n == 0 or not custom_operator.has_kernels():
         return None
     try:

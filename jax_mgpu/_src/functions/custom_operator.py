@@ -463,7 +463,7 @@ def _written(
 
 
 def _rules(closed: ClosedJaxpr) -> Any:
-    """Returns a key that distinguishes functions with the same lines by their first and second derivatives."""
+    """Returns a key that distinguishes functions with the same lines and other derivatives."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not has_primitive(closed.jaxpr, (*RULES, "stop_gradient")):

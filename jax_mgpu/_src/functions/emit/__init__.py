@@ -1,7 +1,7 @@
 """Writes a traced function of items as lines of operations on scalars, which a call carries as data.
 
-A small array becomes a NumPy array of names, one per scalar. A primitive that works element by element becomes lines
-for each element; one that only moves elements moves names, without a line. Large captured arrays stay in memory.
+A small array becomes a NumPy array of names, one per scalar. A primitive that works element by element is written for
+each element; one that only moves elements moves names, without a line. Large captured arrays stay in memory.
 ffi/jit/function_data.cc checks the lines and writes C++ from them; ffi/function/primitives.h defines the operations.
 
 Each of these modules uses only those before it:

@@ -1,4 +1,4 @@
-"""Primitives that work element by element: a line or a few for each element."""
+"""Primitives that work element by element."""
 
 from __future__ import annotations
 
