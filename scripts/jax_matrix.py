@@ -44,7 +44,7 @@ class Outcome:
 
 
 def run(*command: str | pathlib.Path, quiet: bool = True, **options) -> subprocess.CompletedProcess:
-    """Runs a command, and shows its output only if it fails."""
+    """Runs a command; if `quiet`, shows its output only if it fails."""
     if not quiet:
         return subprocess.run(command, check=False, **options)
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)

@@ -126,7 +126,8 @@ def like(
 
     Args:
       original: JAX's function.
-      operands: its arguments that are arrays. Kernels run only if the first one is an array; the others may be numbers.
+      operands: its arguments that are arrays. Kernels run only if `Signed.may_take` holds for the first one; the others
+        may be numbers.
       min_items: the number of items of the first operand from which kernels are faster on a CPU.
       min_items_on_gpu: the same on a GPU.
       takes_sequence: whether the first operand may be a sequence.

@@ -1,6 +1,6 @@
 """`python -m jax_mgpu --benchmark`: compares nine operations with plain JAX on the default device.
 
-The repository's `benchmarks/` has every operation in many forms.
+The repository's `benchmarks/` has more operations, in many forms.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ a hidden result for scratch memory. These conventions hold:
 - Attributes are ints (flags and enumerations too) or `Keyed`, which `call_attributes` replaces by attributes that
   handlers can take.
 - A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all.
-  Handlers take both kinds, so the batching rule only moves axes. But it repeats operands that are `streamed` or whose
-  buffer a result may take over.
+  Handlers take both kinds, so the batching rule moves axes. It repeats operands that are `streamed` or whose buffer a
+  result may take over.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ Sent = Sequence[tuple[Sequence[Parts], jax.Array]]
 def _runner(axis: Axis, *, fill: int | None, most_travel: bool) -> Callable[[Sent, jax.Array], jax.Array]:
     """Returns the exchange in the form of the platform.
 
-    A `fill` follows the items; with None, slots without items keep their values.
+    A `fill` follows the items. With None, slots without items keep their values.
     """
     # XLA:GPU refuses ragged all-to-alls over several processes.
     is_ragged = jax.process_count() == 1 and axis.size <= MAX_RAGGED

@@ -319,7 +319,7 @@ class _EveryState:
 
 
 def _combined(combine: Callable[[Any, Any], Any], every: States, reverse: int = 0) -> tuple[jax.Array, Any]:
-    """Combines neighbouring states until one is left; the tree depends only on their number.
+    """Combines neighbouring states until one is left.
 
     Returns whether there are any states, and the combined state, `[1]` each. With `reverse`, the last one comes first.
     """
