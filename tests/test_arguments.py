@@ -322,7 +322,6 @@ FUNCTIONS_OF_ARRAYS += [(max, "max"), (jnp.argmin, "argmin"), (jax.nn.logsumexp,
 
 @pytest.mark.parametrize("op, operator", FUNCTIONS_OF_ARRAYS)
 def test_functions_of_arrays_are_no_operators(op, operator):
-    """An error for a function of an array, such as jnp.sum, says what to pass instead."""
     got = f"got {op.__name__}, a function of an array"
     for name, call in {
         "reduce": lambda: mgpu.reduce(KEYS, op),
@@ -417,7 +416,6 @@ def test_errors(message):
 
 
 def test_a_function_whose_result_is_no_array():
-    """The error repeats JAX's message in this package's form."""
     for call in (mgpu.reduce, mgpu.scan):
         expected = rf"{call.__name__}: op: expected {ITEM}.*, got the error: .*<class 'str'>"
         with pytest.raises(TypeError, match=expected):

@@ -89,7 +89,6 @@ def test_distances_that_need_every_bit():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_distances_that_overflow(dtype, x64):
-    """Distances that overflow are compared correctly."""
     dtype = jnp.dtype(dtype)
     most = float(jnp.finfo(dtype).max)
     b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)

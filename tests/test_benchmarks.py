@@ -51,7 +51,6 @@ def test_rows_over_all_devices(capsys):
 
 @pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
-    """A shared library beside the modules of rows, as that of the peers, is not imported."""
     folder = tmp_path / "benchmarks"
     shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
     (folder / "libnothing.so").touch()
@@ -83,7 +82,6 @@ def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
 
 @pytest.mark.long
 def test_processes_share_the_rows(tmp_path, capfd):
-    """Each row runs once; all results are saved together."""
     chosen = ["--families", "load_balance", "--scale", str(SCALE), "--repeat", "1", "--only-ours"]
     assert main([*chosen, "--processes", "2", "--output", str(tmp_path)]) == 0
     saved = json.loads((tmp_path / "benchmarks.json").read_text())
@@ -93,7 +91,6 @@ def test_processes_share_the_rows(tmp_path, capfd):
 
 
 def test_processes_spread_over_gpus(monkeypatch):
-    """Each process sees one GPU, and shares a lock with the processes on this GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     commands = [turns.command_of(["--grid"], part, 4, 2, pathlib.Path("there")) for part in range(4)]
     assert [own["CUDA_VISIBLE_DEVICES"] for _, own in commands] == ["3", "1", "3", "1"]
@@ -122,7 +119,6 @@ def test_wrong_options_of_many_rows_are_errors(monkeypatch, capsys, options, wor
 
 @pytest.mark.long
 def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
-    """An interrupted run stops its processes, and saves the finished rows."""
     chosen = ["--families", "sort", "--scale", str(SCALE), "--repeat", "1", "--only-ours", "--processes", "2"]
     command = [sys.executable, "-m", "benchmarks", *chosen, "--output", str(tmp_path)]
     # Children of a process that ignores interrupts (a background job of a shell) ignore them too.
@@ -146,7 +142,6 @@ def test_saved_cases_are_skipped(tmp_path, capsys):
 
 
 def test_parts_of_rows_are_all_of_them():
-    """Rows with equal inputs are in one part."""
     rows = grid_cases()[:300]
     parts = [turns.part_of(rows, part, 7) for part in range(7)]
     assert sorted(case.full_name for part in parts for case in part) == sorted(case.full_name for case in rows)
@@ -166,7 +161,6 @@ def test_a_function_may_not_be_slower_than_the_one_it_replaces(ratio, fails):
 
 @pytest.mark.parametrize("near_ms, again", [(30.0, ""), (10.5, "ours near")])
 def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, again):
-    """Our side and the close peer are timed again as in a usual run."""
     taken = []
 
     def compile_program(function, input_sets):
@@ -200,7 +194,6 @@ def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, ag
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("spreads", [[0.2], [0.3, 0.1], [0.5, 0.3, 0.4]], ids=str)
 def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
-    """On a GPU, samples are taken again at most twice; the timing with the smallest spread is kept."""
     samples = iter(spreads)
 
     def time_program(program, repeats, *, queued_ms):
@@ -215,7 +208,6 @@ def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
 
 
 def test_rounds_of_short_calls():
-    """A program of short calls has one round or at least four."""
     assert [runner.Pace(5).rounds(ms) for ms in (0.001, 0.2)] == [runner.ROUNDS] * 2
     assert [runner.QUICK.rounds(ms) for ms in (0.001, 0.05, 0.1, 0.5, 1.0)] == [runner.ROUNDS, 5, 4, 1, 1]
 
@@ -395,7 +387,6 @@ def test_sums_of_floats_by_id_have_a_deterministic_peer():
 
 @pytest.mark.parametrize("issue", [34912, 38806, 39959, 40864, 30296])
 def test_each_issue_of_jax_has_a_row(issue):
-    """The row's call and the call of JAX can be traced; their results have the same shapes and types."""
     (case, *_) = [case for case in grid_cases() if f"jax#{issue}" in case.name]
     with jax.enable_x64(case.x64):
         arrays = case.inputs(np.random.default_rng(0), 1.0)

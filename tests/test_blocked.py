@@ -119,7 +119,6 @@ def test_programs_of_many_items_are_small(platform, max_kb) -> None:
 
 
 def test_sums_of_many_floats_round_little(monkeypatch) -> None:
-    """Sums of blocks are added: in float16, ones added one by one would stop at 2,048."""
     monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
     monkeypatch.setattr(blocked_scan, "MAX_IN_ONE_BLOCK", 600)
     x = jnp.ones((2**13,), np.float16)

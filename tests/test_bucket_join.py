@@ -229,7 +229,6 @@ def test_joins_that_go_by_buckets():
 
 
 def test_the_mixing_of_codes(rng):
-    """The mixing keeps keys apart, and distributes them evenly."""
     step = np.arange(2**16, dtype=np.uint32)
     for codes in (step, step << 16, step * 1000, np.float32(step).view(np.uint32), data.special_keys("uint32")):
         mixed = np.asarray(bucket_join.mixed(jnp.asarray(codes)))

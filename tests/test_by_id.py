@@ -54,7 +54,6 @@ def test_nothing():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_infinities_stay_within_their_ids(log):
-    """Each id has jax.nn.softmax of its items; items without an id have no effect."""
     x = np.array([-np.inf, 1, np.inf, 2, -np.inf, 1, 0, np.nan, np.inf, np.nan], np.float32)
     ids = np.array([0, 0, 1, 2, 3, 0, 1, 4, -1, 9])
     theirs = jax.nn.log_softmax if log else jax.nn.softmax
@@ -125,7 +124,6 @@ OPERATORS = ["add", "mul", "min", "argmax", "mean", "logsumexp", "var", "count",
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_groups_reduce_as_ids_do(rng, op):
-    """Reductions by groups and by ids agree within rounding, for items and for rows."""
     x, ids = rng.integers(1, 4, (50, 2)).astype(np.float64), rng.integers(-1, 9, 50)
     groups = mgpu.group_ids(ids, 8)
     for rows in (x[:, 0], x):

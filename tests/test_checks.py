@@ -78,7 +78,6 @@ def test_every_precondition_is_here(monkeypatch):
 
 
 def test_keys_are_in_order_within_segments():
-    """Only keys that follow another key of their segment are compared with it."""
     follows = np.array([False, True, False, True, False, True])
 
     @jax.jit
@@ -189,7 +188,6 @@ def test_ids_given_as_heads_are_reported_where_they_exceed_the_items(name):
 
 
 def test_mistaken_structure_is_reported():
-    """Errors recognize values that were meant for another argument: percentages, lengths, counts of another array."""
     heads = np.int32([0, 2])
     calls = {
         "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50": lambda: mgpu.quantile(

@@ -259,7 +259,6 @@ def test_live_words(rng):
 
 @pytest.mark.usefixtures("as_if_long")
 def test_rows_of_words(rng):
-    """The rows of a batch may share a column."""
     rows, n, flags = 3, 2501, (True, False)
     columns = tuple(x.reshape(rows, n) for x in words(rng, rows * n))
     values, counts = rng.normal(size=(rows, n)).astype(np.float32), np.array([n, 0, n - 700], np.int32)

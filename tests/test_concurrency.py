@@ -37,7 +37,6 @@ def programs():
 
 @pytest.mark.long
 def test_threads_trace_compile_and_call(programs):
-    """All threads start at once, on programs that are not yet compiled."""
     start = threading.Barrier(THREADS)
 
     def work(thread):
@@ -100,7 +99,6 @@ def test_threads_give_one_kernel_tables_of_different_sizes():
 
 
 def test_operations_of_one_program_side_by_side():
-    """XLA may run independent operations at the same time, in branches of a graph."""
     rng = np.random.default_rng(13)
     keys = rng.integers(0, 1 << 20, N, dtype=np.int32)
     ordered = np.sort(keys)

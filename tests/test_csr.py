@@ -56,7 +56,6 @@ def test_to_dense_of_a_batch_without_rows_over_an_explicit_axis():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "bool"])
 def test_from_coo(dtype):
-    """Entries at the same place are added, entries outside are dropped, explicit zeros are kept."""
     call = jax.jit(lambda r, c, v: mgpu.Csr.from_coo(r, c, v, shape=(M, N)))
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -161,7 +160,6 @@ def test_products_of_sparse_matrices(shape):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "bool", "float16", "bfloat16"])
 def test_products_of_narrow_types(dtype):
-    """All methods give one type."""
     x = np.ones((2, 300), dtype)
     A, y = mgpu.Csr.from_dense(jnp.asarray(x)), jnp.ones((300, 2), dtype)
     expected = np.asarray(jnp.sum(x.astype(np.float32 if "float" in dtype else dtype), axis=1))
@@ -280,7 +278,6 @@ def test_derivatives(name):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_of_each_device_are_its_own(name, devices):
-    """Under shard_map, gradients are not added over the devices."""
     mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(AxisType.Auto,))
     rng = np.random.default_rng(16)
     a, b = dense(rng), dense(rng, N, K)
@@ -324,7 +321,6 @@ def test_derivatives_of_a_matrix_with_its_transposed_one_are_products_and_gather
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_derivatives_drop_spare_entries_and_columns_outside(transposed):
-    """Spare entries have arbitrary columns and values, and an entry outside of the columns counts nowhere."""
     values, columns, offsets = np.array([2.0, 3, 5, np.nan, np.nan]), np.array([1, -1, 0, 1, 7]), np.array([0, 2, 2, 3])
     x, y = np.arange(6.0).reshape(3, 2) + 1, np.arange(4.0).reshape(2, 2) - 5
     of_entry = np.array([(0, 1), (0, -1), (2, 0)])

@@ -63,7 +63,6 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
 @long
 @differentiable_cases(KERNELS)
 def test_jacobians(example, rng):
-    """Batches of tangents and of cotangents give the same Jacobian."""
     arguments = example.make(rng, np.float32)
     for position in example.differentiable:
 

@@ -118,7 +118,6 @@ def test_batches(rng):
     "given, dtype", [("float32", "float16"), ("float32", "bfloat16"), ("float16", "float32"), ("bfloat16", "float32")]
 )
 def test_derivatives(rng, given, dtype):
-    """Gradients have the items' type, and equal those of jnp's sums."""
     x = rng.integers(-8, 8, 16).astype(jnp.dtype(given))
     weights = rng.integers(-4, 4, 16).astype(jnp.dtype(dtype))
 

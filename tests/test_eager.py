@@ -119,7 +119,6 @@ def test_values_of_the_host_are_those_of_each_call():
 
 @pytest.mark.parametrize("n", [3, 5000])
 def test_arrays_of_the_host_fit(n):
-    """A program takes 64-bit integers of the host if they fit 32 bits; others are an error."""
     for dtype, beyond in (np.int64, 2**31), (np.int64, -(2**31) - 1), (np.uint64, 2**32):
         x = np.arange(n, dtype=dtype)[::-1]
         for _ in range(2):
@@ -242,7 +241,6 @@ def test_batches_and_derivatives_of_values_of_the_host():
 
 
 def test_calls_are_found_by_their_arguments(monkeypatch):
-    """Arguments come by position or by name, and one array may come twice. Settings and their types select programs."""
     host, x, ids = np.arange(3), jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
     a, b = jnp.array([1, 2, 2]), jnp.array([2, 3, 4])
     calls = {

@@ -390,7 +390,6 @@ def test_values_on_a_gpu(names, rng) -> None:
 
 @pytest.mark.long
 def test_groups(monkeypatch, rng) -> None:
-    """The first group runs on a CPU in plain JAX; every group becomes one function for the kernels."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     assert sorted(name for names in GROUPS for name in names) == sorted(CASES)
     on_a_gpu(GROUPS[0], rng)
@@ -493,8 +492,6 @@ def test_commuting_functions_are_found(item, function, commutes) -> None:
 
 
 def test_traced_captures_stay_in_memory() -> None:
-    """Traced captures become operands; concrete scalars are written into the source."""
-
     def captures(k):
         return jnp.zeros(len(host_functions.operator(lambda a, b: a * k + b, F32).captures))
 

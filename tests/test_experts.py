@@ -201,7 +201,6 @@ def test_functions_are_trained(rng, page):
 
 @pytest.mark.parametrize("library", ["equinox", "flax"])
 def test_modules_are_trained(rng, library):
-    """Models of other libraries are trained if these are installed, as in the environment of the documentation."""
     pytest.importorskip(library)
     text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S) if library in block]

@@ -90,7 +90,6 @@ def test_arrays_of_any_length(name, rng):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_constraints_tell_of_sizes(rng):
-    """Constraints on unknown sizes choose between programs, as known sizes do."""
     (n,) = jax.export.symbolic_shape("n", constraints=["n >= 101"])
     keys, some = np.sort(rng.integers(0, 99, 150).astype(np.int32)), np.arange(100, dtype=np.int32)
     program = exported(lambda keys: mgpu.set_intersection(keys, some), jax.ShapeDtypeStruct((n,), np.int32))
@@ -152,7 +151,6 @@ MAX_SECONDS = 0.2  # limit of processor time for a cached program
 
 @pytest.mark.long
 def test_a_second_process_compiles_nothing(tmp_path):
-    """The second process finds each program and each eager call in the cache that the first one filled."""
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     command = [sys.executable, "-c", AGAIN]

@@ -155,7 +155,6 @@ def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
     ],
 )  # fmt: skip
 def test_a_batch_that_shares_too_much_is_an_error(operation, operands, results, attributes):
-    """Each array has a possible size, but all problems of the batch together have too many items."""
     arrays = [[("int32", shape) for shape in shapes] for shapes in (operands, results)]
     with pytest.raises(ValueError, match=f"{operation}: .*less than 2"):
         library.cpu_library.workspace_bytes(operation, *arrays, attributes)

@@ -235,7 +235,6 @@ def emitted() -> list[str]:
 
 
 def test_what_is_written_is_of_few_words() -> None:
-    """Data that are changed at random places are refused, or become C++ of the library's own vocabulary."""
     rng = np.random.default_rng(5)
     known = {word for data in (ADD, MAPPED, LESS, *emitted()) for word in words_of(source(data))}
     letters = "abvx01289.: \n-ifu_#\\\"';{}()[]<>?%:+*&|!,\0\x80"
@@ -273,7 +272,6 @@ def reduced(data: str, n: int = 9, dtype=np.int32, **changed: int):
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="only a GPU has handlers of functions")
 def test_calls_from_elsewhere() -> None:
-    """Invalid functions are refused at compilation; calls that do not match a function, when they run."""
     assert reduced(ADD)() == 36
     for what in ("C++", "C++ in a line", "an element past the end", "a place that nobody bounded"):
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"function: line \d+: expected "):

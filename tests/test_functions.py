@@ -296,7 +296,6 @@ def test_many_items(rng) -> None:
 
 
 def test_traced_captures(rng) -> None:
-    """Captured values may change from call to call, and within a batch."""
     x = integers(rng, 3000, I32)
 
     def run(x, k):
@@ -432,7 +431,6 @@ def test_random_keys_in_kernels(impl) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_without_a_compiler(monkeypatch) -> None:
-    """The program has plain JAX instead of the kernel, and a warning says what is missing."""
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
     monkeypatch.setattr(compiled_operation, "_WARNED", set())
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))
@@ -502,7 +500,6 @@ def test_functions_of_rows_in_many_tiles(rng, width, n, reverse):
 
 
 def test_functions_of_rows_of_floats(rng):
-    """Results are the same in every run, and close to float64."""
     x = [rng.normal(size=(5000, 24)).astype(np.float32) * scale for scale in (0.5, 1.0)]
     got = jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x))
     expect_equal(got, jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x)))

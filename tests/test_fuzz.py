@@ -71,7 +71,6 @@ def _one_more(results):
 
 
 def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
-    """Such programs are skipped, counted and explained."""
     monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
     found = [index for index in range(40) if Program(1, "bulk", index).left_out()]
     assert found
@@ -157,7 +156,6 @@ def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
 )
 @pytest.mark.long
 def test_a_process_that_ends_is_a_failure(monkeypatch, end, code):
-    """The report has the line that repeats the program; a new process continues after it."""
     tell = f"print({workers.LINE!r} + json.dumps(dict(what='program', begin=begin, repeat='--family f --case 1:7')))"
     script = f"import json, os, time\nbegin = {{}}\n{tell}\n{{}}"
     monkeypatch.setattr(

@@ -214,7 +214,6 @@ def test_sums_round_to_even_and_nan_stays_in_its_column(rng, width):
 
 
 def test_what_is_dropped_is_not_read():
-    """Unused rows and weights may be infinite, and cause no NaN, in derivatives either."""
     x = jnp.array([[1.0], [jnp.inf], [3.0]])
     indices = jnp.array([1, 0, 2, -1, 3, 2, 1])
     weights = jnp.array([jnp.nan, 2.0, 1.0, jnp.inf, jnp.nan, 1.0, jnp.inf])
@@ -322,7 +321,6 @@ def test_batches_over_any_operand(mapped):
 
 
 def test_functions_maps_and_gaps():
-    """The operator does not commute; it reduces entries that are mapped with their positions."""
     rng = np.random.default_rng(7)
     x, (indices, _, _) = rng.normal(size=N), entries_of(rng, N, 60)
     heads, ends = np.array([2, 10, 30, 31]), np.array([9, 10, 31, 58])
@@ -532,7 +530,6 @@ def test_strict_promotion_takes_weights_of_the_rows_type():
 
 
 def test_gradients_of_each_device_are_its_own(rng, devices):
-    """Devices share the segments; gradients of rows and weights are not added over the devices."""
     mesh = jax.make_mesh((len(devices),), ("d",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
     heads = np.array([0, 3, 3], np.int32)
     x, weights = drawn(rng, "float32", len(devices), 7, 2), drawn(rng, "float32", len(devices), 5)

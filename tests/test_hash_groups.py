@@ -131,7 +131,6 @@ def test_rows_of_many_tiles(rng, dtype):
 
 @pytest.mark.parametrize("bucketed", [False, True])
 def test_groups_without_a_place(rng, bucketed):
-    """A table that is too small for the groups says so."""
     keys = np.arange(5000, dtype=np.int32)
     table = REGISTRY["hash_groups"]
     given = {"x_state": State.ADD, "y_state": State.NONE, "bucketed": bucketed}
@@ -226,7 +225,6 @@ def test_group_by_of_each_key(rng, form):
 @pytest.mark.usefixtures("tables_are_used")
 @pytest.mark.parametrize("groups", [40, 5000])
 def test_more_groups_than_size(rng, groups):
-    """The first groups are kept and all are counted, whether the table has room or not."""
     keys = np.concatenate([rng.permutation(groups), rng.integers(0, groups, 100)]).astype(np.int32)
     x = rng.integers(-9, 9, keys.size).astype(np.int32)
     found = same_by_sort(keys, [x], ["add"], 10)

@@ -302,7 +302,6 @@ def test_batches_over_one_array_and_over_windows():
 
 
 def test_one_kernel_with_little_scratch_memory():
-    """Totals of groups of 16 take about a fifteenth of the items' memory."""
     n = 1 << 24
     x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
     for op in ("add", "max", "mean"):
@@ -357,7 +356,6 @@ def test_a_sum_depends_on_its_interval_alone():
 
 @pytest.mark.parametrize("op", ["add", "mean", "mul", "max", "logsumexp", "function"])
 def test_gradients_of_each_device_are_its_own(op, devices):
-    """Under shard_map, gradients are not added over the devices."""
     mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(jax.sharding.AxisType.Auto,))
     rng = np.random.default_rng(9)
     n, k = 20, 6

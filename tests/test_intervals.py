@@ -671,7 +671,6 @@ def test_sums_of_windows_have_a_kernel_without_scratch_memory():
 
 
 def test_sums_keep_their_order(rng):
-    """Cotangents are added in the order of the intervals."""
     starts, lengths = windows(1, 50, 300)
     weights = rng.normal(size=(int(lengths.sum()), 3)).astype(np.float32)
     got, _ = pulled_back(starts, lengths, weights, 300)

@@ -110,7 +110,6 @@ def test_no_match_all_one_key_and_one_side_empty(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_key(kind):
-    """One key has 2^14 rows on each side, and the result has room for few of its pairs."""
     a, b = (np.concatenate([[1, 2], np.full(2**14, 7), last]) for last in ([8, 9, 9], [9, 10]))
     size = 2**20 + 5
     result = jitted(kind, size)(a, b)
@@ -188,7 +187,6 @@ def test_orders_of_small_types(rng, dtype, n):
 
 
 def test_columns_of_another_length_than_the_keys():
-    """Rows past the columns, or past their order, get fill values."""
     keys = np.arange(5)
     rows = mgpu.join(keys, keys, size=6)
     for columns in (
@@ -328,7 +326,6 @@ def test_flights_against_pandas(on, kind):
 
 
 def test_a_query_of_set_operations_and_a_join(rng):
-    """One program is correct for every number of live items."""
     traces = []
 
     @jax.jit

@@ -247,7 +247,6 @@ def test_two_inputs(case, rng) -> None:
 @pytest.mark.parametrize("name", ["intersection", "union", "difference", "symmetric_difference"])
 @pytest.mark.usefixtures("way")
 def test_sets(name, rng) -> None:
-    """The r-th copy of a key on one side pairs with the r-th on the other."""
     (a, b), (a_keys, b_keys) = sorted_inputs("rationals", rng, 40, 45)
     kept = []
     for side, own, other in ((0, a_keys, b_keys), (1, b_keys, a_keys)):

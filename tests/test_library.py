@@ -293,7 +293,6 @@ def test_wheels_are_built_by_what_has_hashes(name) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_wheels_carry_notices(name) -> None:
-    """Wheels contain the licences of linked libraries."""
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
     assert project["license-files"] == ["LICENSE", "NOTICE"]
     notice = (PACKAGES[name] / "NOTICE").read_text()

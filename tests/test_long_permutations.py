@@ -125,7 +125,6 @@ def test_groups(rng):
 
 
 def test_back_to_the_rows(rng, monkeypatch):
-    """A scatter and a sort of the positions give the same."""
     order = rng.permutation(3001).astype(np.int32)
     for x, longest in itertools.product(
         (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5), (1, 10**9)

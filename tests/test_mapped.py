@@ -181,7 +181,6 @@ def test_another_structure(rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_batches(rng) -> None:
-    """Positions start at 0 in each problem."""
     x = whole(rng, 60).reshape(3, 20)
     got = jax.jit(jax.vmap(lambda x: mgpu.reduce(x, map=lambda x, i: x * i)))(x)
     np.testing.assert_array_equal(got, (x * np.arange(20)).sum(1))
@@ -198,7 +197,6 @@ def test_batches(rng) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.long
 def test_derivatives(rng) -> None:
-    """Items past the count have no derivatives."""
     x = rng.random(12).astype(F32) + 1
 
     def cubes(x):
@@ -219,7 +217,6 @@ def test_derivatives(rng) -> None:
 
 
 def test_promise_of_commutativity(monkeypatch) -> None:
-    """The data of the function record the promise."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 

@@ -381,7 +381,6 @@ def test_batches_of_runs(rng):
 
 @pytest.mark.parametrize("runs", [1, 2, 5, 8])
 def test_runs_as_one(rng, runs):
-    """Rounds of merges leave one run."""
     n, size = 700, 690
     rows = rng.normal(size=(n, 2)).astype(np.float16)
     for ends in ends_of_runs(rng, runs, size):
@@ -404,7 +403,6 @@ def test_derivatives_of_runs(rng):
 
 
 def test_broken_runs_stay_inside(rng):
-    """Ends are invalid and keys unsorted, yet results are items or 0."""
     for n in (100, LONG):
         keys = rng.integers(1, 100, n, dtype=np.uint32)
         ends = np.array([n - 3, -5, n // 2, 2_000_000_000, 3, n - 1, -2_000_000_000, n], np.int32)

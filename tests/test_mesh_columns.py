@@ -244,7 +244,6 @@ def test_segmented_sorts(rng, name):
 
 @each_type
 def test_runs(rng, name):
-    """A run's result is where the run starts, with the bits of its first key."""
     dtypes = TYPES[name][0]
 
     def call(keys, values, count):
@@ -268,7 +267,6 @@ def test_runs(rng, name):
 @each_type
 @pytest.mark.usefixtures("forms")
 def test_run_starts_and_distinct_keys(rng, name):
-    """A distinct key is on the device of its first copy after a sort."""
     dtypes = TYPES[name][0]
     flags = {"return_index": True, "return_inverse": True, "return_counts": True}
 

@@ -104,7 +104,6 @@ def test_the_same_bits_in_every_run(rng, form):
 @pytest.mark.usefixtures("forms")
 @pytest.mark.parametrize("form", FORMS)
 def test_derivatives(rng, form):
-    """Forward and reverse derivatives equal finite differences, under vmap and under shard_map."""
     size = {"few": 2, "many": 5}[form]
     ids = np.array([[0, size, 9, size, -1], [size, 0, 1, 1, size]])  # the first id of each device has items
     x = rng.permutation(10).reshape(2, 5) / 4.0
@@ -126,7 +125,6 @@ def test_derivatives(rng, form):
 
 
 def test_a_batch_within(rng):
-    """Each device has a batch of columns with their own ids."""
     x, ids = rng.integers(0, 9, (2, SLOTS, 3)), rng.integers(0, 10, (2, SLOTS, 3))
 
     def call(x, ids):

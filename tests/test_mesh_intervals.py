@@ -138,7 +138,6 @@ def test_few_long_intervals_on_devices(rng, form, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("size", [4, 8], ids=["requests", "runs"])
 def test_derivatives(rng, size):
-    """A row's cotangent goes back to the row's origin."""
     offsets, total = np.array([[0, 5], [5, 6]], np.int32), np.full(2, 7, np.int32)
     starts, places = np.array([[1, 0], [3, 5]], np.int32), np.array([[1, 0], [6, 7]], np.int32)
 

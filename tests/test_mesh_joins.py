@@ -115,7 +115,6 @@ def check_any_order(rng, call, devices, kinds, dtype, size, **options):
 )
 @pytest.mark.usefixtures("forms")
 def test_any_order(rng, devices, kinds):
-    """Results may exceed `size`; NaNs have no partners."""
     size = 40
     call = mesh.by_vmap(any_order(kinds, size, null_equal=False))
     check_any_order(rng, call, devices, kinds, TYPES[devices], size, null_equal=False)
@@ -132,7 +131,6 @@ def columns_of(keys):
 )
 @pytest.mark.usefixtures("forms")
 def test_columns_in_any_order(rng, kind, null_equal):
-    """The code of two columns has two words; NaNs have partners only if `null_equal` is True."""
     size = 60
 
     def call(a, b, a_count, b_count):
@@ -186,7 +184,6 @@ def test_rows_of_a_key_meet(rng, words):
     [(3, 4, 0), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((0, 4, 5), (3, 0, 5), (0, 0, 2)))],
 )
 def test_nothing_in_any_order(n_a, n_b, size):
-    """Tables have no rows, or results have no room for rows."""
     a, b = np.ones((3, n_a), np.int32), np.ones((3, n_b), np.int32)
     got = mesh.by_vmap(lambda a, b: mgpu.join(a, b, "outer", size=size, assume_sorted=False, axis_name=mesh.AXIS))(a, b)
     check(jax.device_get(got), rows_of("outer", a.reshape(-1), b.reshape(-1)), 3, size)
@@ -247,7 +244,6 @@ def test_aligned_on_devices(rng):
 
 @pytest.mark.long
 def test_aligned_keys_on_one_device_each():
-    """Each device joins its own rows."""
     a, b = np.array([[1, 2, 2], [5, 6, 9]]), np.array([[2, 2, 3], [5, 9, 9]])
 
     def call(a, b):
@@ -275,7 +271,6 @@ def test_sorted_keys_on_devices(rng):
 
 @pytest.mark.long
 def test_derivatives_of_columns(rng):
-    """Cotangents go back to the tables' rows."""
     a = np.array([[1, 2, 2], [2, 4, 5]])
     b = np.array([[2, 2], [5, 7]])
     x = rng.normal(size=(2, 3))

@@ -206,7 +206,6 @@ def test_aligned_operations_exchange_no_items():
 
 
 def test_fewer_slots_than_an_aligned_set_has():
-    """A count above `size` reports missing results; the caller chooses the fill value."""
     a, b = np.array([[1, 1], [2, 3]]), np.array([[1, 3], [3, 4]])
 
     def call(a, b):

@@ -248,7 +248,6 @@ def test_other_axes_are_left_to_jax(name, kind):
 @pytest.mark.parametrize("wide", [False, True], ids=["x32", "x64"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_strict_promotion(name, wide):
-    """JAX refuses to mix types under the caller's strict promotion."""
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
         traced(ONE.get(name) or TWO[name], 4, 64)
 
@@ -298,7 +297,6 @@ def test_more_slots_for_rows_than_int32_counts():
 
 @pytest.mark.parametrize("named", [True, False], ids=["devices", "any devices"])
 def test_exported_programs(rng, named):
-    """A stored program runs on as many devices as it was made for, even if its mesh named none."""
     keys = rng.integers(0, 99, 2 * 60).astype(np.int32)
     devices = mesh.mesh_of(2)
     platform = devices.devices.flat[0].platform.replace("gpu", "cuda")

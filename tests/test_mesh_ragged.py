@@ -160,7 +160,6 @@ def check(got, x, keys, order, live, segments):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_heads(rng, devices):
-    """Each device has the heads of the segments that start among its items."""
     call = mesh.by_vmap(of_segments)
     for counts in mesh.counts_of(rng, devices, SLOTS):
         segments, heads = by_heads(rng, counts)
@@ -175,7 +174,6 @@ def test_heads(rng, devices):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_segments(rng, devices):
-    """Segments count from the device's first slot, and may continue on the next devices."""
     call = mesh.by_vmap(
         lambda x, keys, order, starts, ends: of_segments(x, keys, order, segments_of(starts, ends), None)
     )
@@ -192,7 +190,6 @@ def test_segments(rng, devices):
 
 @pytest.mark.usefixtures("forms")
 def test_derivatives(rng):
-    """Items in gaps have derivatives of 0, even infinite ones; a segment may span devices."""
     devices = 3
     segments, (starts, ends) = by_ranges(rng, devices)
     order = rng.choice(segments.number, (devices, 3)).astype(np.int32)
@@ -234,7 +231,6 @@ def segments_of(starts, ends):
 
 
 def test_all_forms_of_segments(rng):
-    """Under shard_map, each form makes Segments of a device's rows."""
     devices, lengths = 2, np.array([[3, 0, 5, 2], [1, 9, 0, 4]], np.int32)
     ends = np.cumsum(lengths, 1)
     offsets = np.concatenate([np.zeros((2, 1), int), ends], 1).astype(np.int32)
@@ -260,8 +256,6 @@ def test_all_forms_of_segments(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_from_dense(rng, devices):
-    """Rows stay on their devices; `to_dense` turns the ragged batch back into rows."""
-
     def there_and_back(x, lengths):
         items, heads, count = mgpu.from_dense(x, lengths, size=3 * 5, **KEYS)
         return count, mgpu.to_dense(items, heads, 5, count=count, **KEYS)
@@ -276,7 +270,6 @@ def test_from_dense(rng, devices):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_segmented_search(rng, devices, side):
-    """Needles are searched in segments of any device, by heads, or by starts and ends with gaps."""
     find = lambda needles, ids, haystack, heads, count: mgpu.segmented_search(  # noqa: E731
         needles, ids, haystack, heads, side, haystack_count=count, fill_value=-5, **KEYS
     )

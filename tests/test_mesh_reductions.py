@@ -88,8 +88,6 @@ def test_every_operator_and_number_of_devices(rng, case):
 
 @pytest.mark.parametrize("dtype", long_but(["int8", "uint32", "bfloat16", "float64"], data.KEY_DTYPES))
 def test_every_type(rng, dtype):
-    """If several devices have equal extrema, the first device's wins."""
-
     def call(x, count):
         named = {"count": count, "axis_name": mesh.AXIS}
         return [(mgpu.reduce(x, op, **named), mgpu.scan(x, op, **named)) for op in ("add", "min", "argmax")]
@@ -115,7 +113,6 @@ OF_ROWS = {"sum": "bool", "min": "bool", "prod": "int8", "argmax": "int16", "mea
     "op", [pytest.param(op, marks=() if op in OF_ROWS or op == "logsumexp" else pytest.mark.long) for op in NAMES]
 )
 def test_rows_of_every_operator(rng, op):
-    """Each column of rows is combined separately; runs of equal keys are the segments of the heads."""
     devices, dtype = 3, OF_ROWS.get(op, "float32" if takes(op, "float32") else "int32")
     form, back = {"exclusive": True, "reverse": False}, {"exclusive": False, "reverse": True}
 
@@ -177,7 +174,6 @@ def prefixes_of(x, firsts, reverse):
 @pytest.mark.parametrize("identity", (True, False), ids=["identity", "none"])
 @pytest.mark.long
 def test_functions(rng, identity):
-    """A function of two items combines over devices, some of which are empty."""
     devices = 3
     one = {"scale": np.int32(1), "shift": np.zeros(2, np.int32)} if identity else None
     forms = FORMS if identity else FORMS[:2]
@@ -256,7 +252,6 @@ LOSSES = {
 @pytest.mark.parametrize("op", long_but(["add", "logsumexp"], LOSSES))
 @pytest.mark.long
 def test_derivatives(rng, op):
-    """Forward and reverse derivatives equal finite differences, under vmap and under shard_map."""
     devices = 2
     heads = np.array([[0, 4, 4], [5, 9, 99]], np.int32)
     counts = np.array([8, 7], np.int32)
@@ -310,7 +305,6 @@ def test_results_are_the_same_on_all_devices():
 
 
 def test_axes_of_a_larger_mesh(rng):
-    """Reductions are over one of two mesh axes, over both as one, and over one with a batch over the other."""
     found = mesh.mesh_of(4).devices.reshape(2, 2)
     grid = jax.sharding.Mesh(found, ("rows", "columns"))
     x = rng.integers(-9, 9, (4, 6)).astype(np.int32)
@@ -362,8 +356,6 @@ def test_a_name_that_is_no_axis_is_an_error():
 
 
 def test_nothing_at_all():
-    """Devices have no slots, or no heads."""
-
     def call(x, heads):
         named = {"axis_name": mesh.AXIS}
         return (

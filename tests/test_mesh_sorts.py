@@ -91,7 +91,6 @@ def test_sorts_on_devices(rng, devices):
 
 @pytest.mark.usefixtures("forms")
 def test_without_counts(rng):
-    """All devices are full, so counts are neither passed nor returned."""
     keys = rng.integers(0, 9, (3, SLOTS)).astype(np.int32)
     rows = rng.normal(size=(3, SLOTS, 2)).astype(np.float16)
     random = jax.random.split(jax.random.key(3), (3, SLOTS))
@@ -228,7 +227,6 @@ def test_runs_with_values_of_several_leaves(rng, monkeypatch):
 @pytest.mark.parametrize("form", long_but(["_gathered"], ["_gathered", "_chunked"]))
 @pytest.mark.long
 def test_derivatives(rng, form, monkeypatch):
-    """Forward and reverse derivatives pass through the exchange, under vmap and under shard_map."""
     mesh.use_form(monkeypatch, form)
     keys = rng.permutation(12).reshape(2, 6).astype(np.float64)
     values = rng.normal(size=(2, 6, 2))
@@ -255,7 +253,6 @@ def test_derivatives(rng, form, monkeypatch):
 
 @pytest.mark.long
 def test_a_batch_within(rng):
-    """Each row of the batch has its own counts."""
     keys = rng.integers(0, 9, (2, 3, SLOTS)).astype(np.int32)
     counts = rng.integers(0, SLOTS + 1, (2, 3)).astype(np.int32)
 

@@ -32,7 +32,6 @@ def sharded(x, counts):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_search(rng, devices, dtype):
-    """Needles have the positions that np.searchsorted gives for the ranks of all keys."""
     call = mesh.by_vmap(
         lambda needles, haystack, count: [
             mgpu.search(needles, haystack, side, count=count, **KEYS) for side in ("left", "right")
@@ -71,7 +70,6 @@ def test_search_of_columns(rng):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_lookup(rng, devices, dtype):
-    """The first row of a key counts; an absent key gets the default."""
     call = mesh.by_vmap(
         lambda keys, table, values, counts: mgpu.lookup(
             keys, table, values, default=-5, count=counts[0], table_count=counts[1], **KEYS

@@ -131,7 +131,6 @@ ROWS_WITHOUT_ELEMENTS = {
 @pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("name", ROWS_WITHOUT_ELEMENTS)
 def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, devices):
-    """Derivatives have the right shapes, and vary over the right mesh axes."""
     mesh, spread = mesh_of(devices, AxisType.Auto), P(("x", "y"))
     keys, x = jnp.arange(6.0 * DEVICES).reshape(DEVICES, 6), jnp.zeros((DEVICES, 6, 0))
     heads = jnp.tile(jnp.array([0, 3]), (DEVICES, 1))
@@ -148,7 +147,6 @@ def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, d
 
 @differentiable_cases(KERNELS)
 def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices):
-    """The gradient is the sum over the devices."""
     mesh = mesh_of(devices, AxisType.Auto)
     loss = loss_of(example)
     arguments = batch_of(example, rng, DEVICES)
@@ -272,7 +270,6 @@ def test_functions_of_nothing_under_shard_map(call, devices):
 
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
-    """The cotangents are a sharded batch."""
     mesh = mesh_of(devices, AxisType.Explicit)
     zeros = [jnp.zeros(n) for n in lengths]
     shapes = jax.eval_shape(call, *zeros)

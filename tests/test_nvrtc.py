@@ -260,7 +260,6 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
 
 
 def test_special_kernels_are_there() -> None:
-    """Headers and kernels of SPECIAL exist."""
     assert set(SPECIAL) <= set(HEADERS)
     names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / header).read_text(encoding="utf-8"))}
     assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names

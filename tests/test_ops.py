@@ -18,7 +18,6 @@ def test_drawn_calls_are_like_those_of_jax(name):
 
 @pytest.mark.parametrize("name", dropin.OPS)
 def test_rows_are_combined_by_kernels(name):
-    """Ids out of range are dropped; empty segments have JAX's values."""
     ours, theirs = dropin.pair(name)
     x = np.random.default_rng(1).standard_normal((90, 3)).astype(np.float32)
     ids = np.random.default_rng(2).integers(-3, 12, 90).astype(np.int32)
@@ -35,7 +34,6 @@ IDS = np.array([0, 3, 0, 7])
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_statistics_are_those_of_jraph(everywhere):
-    """Empty segments have mean and variance 0; ids past the end are in no segment."""
     with dropin.kernels_everywhere() if everywhere else jax.named_scope("as they are"):
         mean, variance = ops.segment_mean(X, IDS, 5), ops.segment_variance(X, IDS, 5)
         softmax = ops.segment_softmax(jnp.asarray(X[:3]), IDS[:3], 5)

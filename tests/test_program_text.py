@@ -49,7 +49,6 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", budgets.SIZED)
 def test_programs_are_short(name):
-    """Programs of few and of many items, mapped and differentiated, keep within the same limits."""
     most_equations, most_kilobytes = LONG_PROGRAMS.get(name, (MAX_EQUATIONS, MAX_TEXT >> 10))
     for n in (N, ITEMS // N * N):
         programs = budgets.programs(budgets.SIZED[name], n)

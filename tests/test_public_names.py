@@ -52,7 +52,6 @@ def test_the_page_on_architecture_has_the_current_ways():
 
 
 def test_results_with_a_count_are_named():
-    """Tuples of results that end in a count have names for all fields."""
     x, heads = np.array([3, 3, 1, 4]), np.array([0, 1])
     for result in (
         mgpu.reduce_by_key(x, x, size=3),
@@ -116,7 +115,6 @@ CLASSES.remove(mgpu.Csr)  # its shape is a tuple of ints; tests/test_csr.py test
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_pickles_and_exported_programs_know_public_types(kind):
-    """Pickles and exported programs store types by their public names, whichever modules define them."""
     names = tuple(typing.get_type_hints(kind))
     made = kind(*(np.arange(i, i + 3) * 0 for i in range(len(names))))
     for value in (kind, made):

@@ -245,7 +245,6 @@ def test_one_row_and_iteration(ragged):
 
 
 def test_a_ragged_is_no_array(ragged):
-    """Each use as an array is an error that tells what to do."""
     for call in (
         np.asarray,
         jnp.asarray,

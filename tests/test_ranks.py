@@ -718,7 +718,6 @@ def test_ranks_of_long_segments_are_exact():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_quantiles_rise_between_their_neighbours(rng, dtype):
-    """Quantiles ascend in q; between equal neighbours, they equal these."""
     dtype = jnp.dtype(dtype)
     wide = np.float64 if dtype == np.float64 else np.float32
     edges = (np.arange(0, 4097, 17) / 4096).astype(wide)
@@ -776,7 +775,6 @@ def test_quantiles_at_whole_ranks_are_items(dtype, real):
 
 
 def test_derivatives_of_quantiles_that_are_rounded():
-    """The derivatives in the items sum to 1."""
     x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)
     q = np.linspace(0, 1, 501, dtype=np.float32)
     shares = jax.jit(jax.jacrev(mgpu.quantile))(x, q)

@@ -67,7 +67,6 @@ def test_moving_sums(rng, recipes, n):
 
 
 def test_moving_sums_of_floats(rng, recipes):
-    """Rows outside of a window may be large or infinite."""
     moving_sums = jax.jit(recipes["moving_sums"])
     assert moving_sums(np.array([1e8, 1, 1, 1, 1], np.float32), np.array([0]), 2).tolist()[2:] == [2, 2, 2]
     x = (rng.random(300) * 10.0 ** rng.integers(-4, 5, 300)).astype(np.float32)

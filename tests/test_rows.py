@@ -160,7 +160,6 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_sums_and_products_of_integers_have_the_type_of_jnp(wide):
-    """Reductions widen narrow integers; scans keep their type."""
     with jax.enable_x64(wide):
         for dtype, value in (
             ("int8", -120),

@@ -95,7 +95,6 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
 
 @pytest.mark.parametrize("op", ["max", "logsumexp"])
 def test_derivatives_over_a_mesh_axis(op, rng):
-    """Prefixes and segments span devices."""
     slots, heads = 3, np.array([0, 4, 10])
     own = mesh.shard_heads(heads, np.full(4, slots), slots, 2)[0]
     named = {"axis_name": mesh.AXIS}

@@ -31,7 +31,6 @@ def scanned(x, combine, bounds, exclusive, reverse, identity):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("has_ends", [False, True])
 def test_functions_and_names(exclusive, reverse, has_ends):
-    """The scans use an operator of pairs that does not commute, and named operators of columns."""
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, N)).astype(np.float32)
     segments = {"heads": HEADS, **({"ends": ENDS} if has_ends else {})}

@@ -111,7 +111,6 @@ def test_sums_have_the_same_bits_in_every_run(rng):
 
 @pytest.mark.parametrize("n, width", [(300, 7), (17, 4), (0, 3), (5, 64), (1500, 40)])
 def test_batches(rng, n, width):
-    """Each problem of a batch has its own heads and counts, or all share the heads."""
     x = rng.integers(-9, 10, (3, n, width)).astype(np.int32)
     heads = np.stack([random_heads(rng, n, 6) for _ in x])
     counts = np.array([n, n // 2, 0], np.int32)
@@ -129,7 +128,6 @@ def test_batches(rng, n, width):
 
 
 def test_heads_repeat_and_end_late(rng):
-    """Some segments are empty, some heads are past the end, or there is one segment."""
     x = rng.integers(-9, 10, (500, 6)).astype(np.int64)
     for listed in ([], [0], [499], [500, 500], [7] * 300, [-3, 2, 2, 9, 600], range(500)):
         heads = np.asarray(listed, np.int64)

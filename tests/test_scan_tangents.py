@@ -272,7 +272,6 @@ def test_states_of_the_kernel_combine_in_any_order(late, rng):
 
 @pytest.mark.parametrize("function", [affine, shifted_sums, integrals], ids=lambda function: function.__name__)
 def test_derivatives_of_rows_in_a_batch(function, rng):
-    """Each column of each problem has the derivative that it has alone."""
     rows = [jnp.asarray(leaf, jnp.float32) for leaf in items(function, rng, (2, N, 3))]
 
     def of_one(*x):
@@ -312,7 +311,6 @@ def test_narrow_floats_are_summed_in_float32(rng):
 
 
 def test_unused_results_are_not_computed(rng):
-    """The scan gives only used leaves, and can still be differentiated."""
     x = [jnp.asarray(leaf, jnp.float32) for leaf in items(integrals, rng)]
     closed = jax.make_jaxpr(lambda *x: scanned(integrals, x, return_total=True))(*x)
     used = [False, True, False, False, False, True]

@@ -100,7 +100,6 @@ def test_segments_over_many_tiles(rng, width):
 
 
 def test_infinities_at_tile_edges(rng):
-    """A part of -inf on one side of the edge does not affect the other side."""
     for tile in TILES:
         for width in (1, 8, 9):
             x = rng.normal(size=(2 * tile, width)).astype(np.float32)

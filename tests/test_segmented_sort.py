@@ -325,7 +325,6 @@ def test_values_of_another_length(values, got):
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), form=st.sampled_from(["heads", "bool", "words"]))
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_broken_segments_stay_in_their_row(seed, form):
-    """Heads have any values in any order; the rows of the batch with valid heads are right."""
     rng = np.random.default_rng(seed)
     batch, n, m = 5, 2900, 40
     keys, heads, _, values = batched_cases(rng, batch, n, m, "int32")

@@ -158,7 +158,6 @@ def test_flags_of_fewer_and_more_segments():
 
 
 def test_constructors_in_programs():
-    """Traced values give the results of host values."""
     ids = np.array([-1, 0, 0, 2, 2, 7, 3])
     makers = {
         "lengths": (Segments.from_lengths, np.array([2, 0, 3])),
@@ -349,7 +348,6 @@ WITH_DERIVATIVES = [
 
 @pytest.mark.parametrize("name", WITH_DERIVATIVES)
 def test_items_in_no_segment_have_no_gradient(name):
-    """Such items may be infinite or NaN."""
     segments = made("ranges", "with gaps")
     inside = np.asarray(segments.ids(N)) >= 0
 
@@ -371,7 +369,6 @@ def test_items_in_no_segment_have_no_gradient(name):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_segments_past_the_last_item(name):
-    """If the host knows the segments, eager and traced calls raise; for traced segments, calls under `checks` raise."""
     call = CALLS[name][0]
     x, past = X[:10], made("ranges", "full")
     message = f"^{re.escape(name.split()[0])}: heads: expected Segments within 10 items, got segment 3 from 9 to 13"

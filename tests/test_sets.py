@@ -293,7 +293,6 @@ def test_the_gradient_of_a_batch(rng):
 
 
 def test_the_result_of_one_is_the_input_of_the_next(rng):
-    """One program of three operations serves all numbers of live items."""
     traces = []
 
     @jax.jit
@@ -389,7 +388,6 @@ def test_checks():
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_results_asked_for(rng, operation):
-    """With `size` 0, the count is that of all results."""
     a, b = (data.in_order(rng.integers(0, 40, n).astype(np.int32)) for n in (26, 7))
     expected = len(oracle.set_sources(operation, a, b))
     for trailing in ((), (3,), (0,)):

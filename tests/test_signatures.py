@@ -68,7 +68,6 @@ def test_every_operation_has_a_handler(platform):
 
 
 def test_names_of_a_call_and_of_a_rule_are_checked():
-    """A misspelt name is an error; it does not become another operand."""
     reduce = operation.REGISTRY["reduce"]
     with pytest.raises(TypeError, match=r"^reduce: operands and attributes: expected attributes op, wide, got op, c"):
         reduce(x=jax.numpy.arange(3), op=0, counts=jax.numpy.arange(1))

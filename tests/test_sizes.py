@@ -51,7 +51,6 @@ def test_scans_of_live_items_need_no_index():
 
 
 def test_31_bits_are_not_enough_without_x64():
-    """Without int64, indices past 2^31 - 1 raise before anything is allocated."""
     x, y, h = (jax.ShapeDtypeStruct(*spec) for spec in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
         "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),

@@ -273,7 +273,6 @@ def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
 
 
 def test_what_is_checked_of_many_items_is_checked_of_one():
-    """Calls on one item check their counts too, although they do not need them."""
     one = jnp.ones(1, jnp.int32)
     for call in (
         lambda: mgpu.sort(one, count=3),

@@ -193,7 +193,6 @@ def test_derivatives(rng, op):
 
 
 def test_only_items_that_are_read_have_derivatives():
-    """Items past the count or in no segment have derivatives of 0, and so has a deviation of 0."""
     x = np.array([np.nan, 1, 2, 5, np.inf, np.nan], np.float32)
     for op in ("var", "std"):
         got = jax.grad(lambda x, op=op: mgpu.segmented_reduce(x, [1], op, count=4)[0])(x)
@@ -227,7 +226,6 @@ def test_batches(rng):
 
 @pytest.mark.long
 def test_over_devices(rng):
-    """Reductions of all items, segments, runs and ids equal those of the global array."""
     devices, slots, size = 3, 12, 4
     names, no_ranks = tuple(STATISTICS), tuple(op for op in STATISTICS if op not in ("median", "nunique"))
 

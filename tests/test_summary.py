@@ -104,7 +104,6 @@ def test_the_page_has_every_case_that_a_peer_wins(tmp_path, monkeypatch):
 
 
 def test_the_performance_page_has_the_saved_figures():
-    """Each row of the page's table has our saved time, and that of the fastest peer."""
     rows = {row.row: row for row in read(RESULTS / "h200.csv")}
     page = (pathlib.Path(summary.__file__).parent.parent / "docs" / "performance.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("| ") and "/" in line.split(" | ")[0]]

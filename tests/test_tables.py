@@ -311,7 +311,6 @@ def test_medians_of_special_numbers():
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_groups_without_nan_keys(rng, columns):
-    """Groups are those of pandas with dropna; indices of extrema count the rows as given."""
     x = rng.normal(size=50).astype(np.float32)
     keys = np.where(rng.random(50) < 0.3, np.nan, rng.integers(0, 4, 50)).astype(np.float32)
     other = rng.integers(0, 2, 50).astype(np.int8)

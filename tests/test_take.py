@@ -211,7 +211,6 @@ def test_gradient_of_a_fill_value(call):
 
 
 def test_a_batch_of_indices_adds_into_one_table():
-    """The gradient is one table, without a table per problem or a sum of tables in bfloat16."""
     table, indices = jnp.zeros(3, jnp.bfloat16), jnp.zeros((1000, 1), int)
     total = jax.jit(jax.grad(lambda t: jax.vmap(mgpu.take, in_axes=(None, 0))(t, indices).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(total(table), jnp.array([1000, 0, 0], jnp.bfloat16))
@@ -242,7 +241,6 @@ def test_reduce_by_id_differentiates_in_any_order(rng):
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 @differentiable_cases(EXAMPLES)
 def test_no_gradient_adds_by_scatters(example, rng):
-    """The gradients are those of a batch, of a gradient, and of shared arguments."""
     loss, places, arguments = loss_of(example), example.differentiable, example.make(rng, np.float32)
     gradient = jax.grad(loss, argnums=places)
     batch = batch_of(example, rng, 2)

@@ -265,7 +265,6 @@ def test_strict_promotion_of_positions(x64, dtype):
 
 @every_kernel
 def test_plain_jax_gives_the_same(example, rng, monkeypatch):
-    """Platforms without kernels run plain JAX."""
     cases = [example.make(rng, np.float32) for _ in range(3)]
     batch = stack(cases)
     expected = [example.call(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
@@ -307,7 +306,6 @@ def test_mixed_batches_over_one_explicit_device(example, rng):
 )
 @every_kernel
 def test_lowering_without_kernels(example, rng, devices, platform, axis_type, monkeypatch):
-    """Platforms without kernels lower to plain JAX with one warning."""
     monkeypatch.setattr(operation, "_WARNED", set())
     mesh = mesh_of(devices, axis_type)
     with jax.set_mesh(mesh), pytest.warns(UserWarning, match=f"without its kernels on {platform}") as warned:

@@ -169,7 +169,6 @@ def test_a_function_with_rules_is_one_function() -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # functions with rules do so
 def test_functions_within_shard_map(devices) -> None:
-    """Within shard_map, functions also run outside of jit; all results vary over the mesh."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = jnp.arange(2.0 * len(devices)) - 2
     for function in (lambda v: jax.nn.relu(v) * v, lambda v: jax.lax.stop_gradient(v) * v, lambda v: v * v):
@@ -303,7 +302,6 @@ GAPS = {
 
 @pytest.mark.parametrize("name", GAPS)
 def test_derivatives_where_items_of_no_segment_are_infinite(name) -> None:
-    """Items in no segment may be 0, infinite or NaN."""
     op, item_map, reduced, scanned = GAPS[name]
     x = np.array([0, 2, 3, np.inf, 2, 0, 4, 5, np.nan, np.inf], np.float32)
     heads, ends, identity = np.array([1, 6]), np.array([3, 8]), {"identity": 1.0} if callable(op) else {}
