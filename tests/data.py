@@ -78,7 +78,7 @@ def batch_of(row_slots: int, most_rows: int = 256) -> int:
     return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
 
 
-WORK_ROWS = 1024  # rows per tile of a load-balancing search
+WORK_ROWS = 1024
 
 
 def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray, **options) -> np.ndarray:

@@ -53,7 +53,7 @@ def main(process: str, processes: str, port: str) -> None:
     devices = EACH * int(processes)
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (int(processes), devices, EACH)
 
-    # A call takes about 50 ms, so there are only two distributions: uneven counts, and empty devices.
+    # Two distributions are enough: uneven counts, and empty devices.
     every_count = mesh.counts_of
     mesh.counts_of = lambda *arguments: every_count(*arguments)[1:3]
 

@@ -283,7 +283,7 @@ def test_asof_joins_with_groups_in_batches(rng):
     wide = jax.vmap(lambda a, b, x, y: mgpu.asof_join(a, b, by_a=x, by_b=y, tolerance=3))
     whole = [x.astype(np.int32) for x in given]
     assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # the whole batch takes one method
-    spread = np.array([1, 1000, MAX_GROUPS])[:, None]  # the last problem of the batch does not fit a table
+    spread = np.array([1, 1000, MAX_GROUPS])[:, None]
     got = wide(a, b, by_a * spread.astype(np.int32), by_b * spread.astype(np.int32))
     expected = [asof(*(x.astype(int) for x in row), "backward", 3) for row in zip(*given, strict=True)]
     np.testing.assert_array_equal(got, expected)

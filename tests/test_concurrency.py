@@ -18,7 +18,7 @@ from tests.families import EXAMPLES
 
 THREADS = 8
 CALLS = 10_000
-N = 1 << 17  # each operation has several tasks
+N = 1 << 17
 
 
 def same(got, expected):

@@ -62,7 +62,7 @@ def test_sums_of_slots_are_in_float32(rng, dtype):
     experts = rng.integers(-1, 9, (200, 4))
     back = routed(np.zeros(200), experts, 8)[2]
     rows, weights = rng.normal(size=(800, 3)).astype(jnp.dtype(dtype)), rng.random((200, 4)).astype(np.float32)
-    rows[back.max() + 1 :], weights[back < 0] = np.nan, np.inf  # these rows and slots must not be read
+    rows[back.max() + 1 :], weights[back < 0] = np.nan, np.inf  # these rows and slots must not count
     got = jax.jit(mgpu.combine)(rows, back, weights)
     exact, expected = rows.astype(np.float64), np.zeros((200, 3))
     for token, slot in np.argwhere(back >= 0):

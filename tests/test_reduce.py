@@ -118,7 +118,7 @@ def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
     tile = {"int32": 4096, "int8": 2048}[dtype]
     for places in (
         anywhere,
-        np.where(anywhere < n // 2, 7, anywhere),  # many empty segments, then a long one
+        np.where(anywhere < n // 2, 7, anywhere),
         np.where(anywhere < n // 2, 0, n),
         n - 50 + anywhere % 99,
         n // 2 + np.arange(m) // 4 * 3,

@@ -261,7 +261,7 @@ def test_derivatives(rng, operation):
     function, sides = getattr(mgpu, operation), 1 + (operation in TAKES_B)
 
     @jax.jit
-    def moved(values, rows):  # a single leaf moves; a pytree is gathered
+    def moved(values, rows):
         pytrees = [{"v": v, "r": r} for v, r in zip(values, rows, strict=True)]
         return function(a, b, *values[:sides], fill_value=2).values, function(a, b, *pytrees[:sides]).values
 

@@ -47,7 +47,7 @@ def _expected(
         results = [np.append(part, -1).astype(np.int32)[r] for part, r in zip(parts, results, strict=True)]
     stacked = np.stack([*results, combined(x[:0])])[:-1]
     is_float = x.dtype.kind not in "iub"
-    if op in ("var", "std", "median", "nanmean"):  # the items are small integers
+    if op in ("var", "std", "median", "nanmean"):
         stacked = stacked if is_float or x64 else stacked.astype(np.float32)
         error = 40 * float(jnp.finfo(stacked.dtype).eps) if op != "median" else 0
         return Near(stacked, error * (1 + np.abs(np.nan_to_num(stacked.astype(np.float64)))))
