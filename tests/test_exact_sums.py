@@ -156,6 +156,15 @@ def test_a_batch_of_many_results_has_the_bits_of_its_problems(rng):
         np.testing.assert_array_equal(row, mgpu.reduce_by_id(*own, size))
 
 
+@pytest.mark.parametrize("values", [(0, 0), (1e-30, 1e30), (0, np.inf)], ids=["zeros", "a gap", "infinite"])
+def test_limbs_without_an_item_are_clear(rng, values):
+    """A search finds the limbs to clear, as there are more limbs than 2^21 and more than items."""
+    n, size = 1_060_000, 150_000
+    x, ids = rng.choice(np.float32(values), (n, 1)), rng.integers(0, size, n)
+    expected = np.bincount(ids, x[:, 0].astype(np.float64), size)
+    check_nearly(np.asarray(mgpu.reduce_by_id(x, ids, size)), expected[:, None], x, ids, size)
+
+
 @pytest.mark.parametrize("size", [3, 5000, 200_000])
 @pytest.mark.parametrize("skewed", [False, True])
 def test_sums_of_many_items(rng, size, skewed):

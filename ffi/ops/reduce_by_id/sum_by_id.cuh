@@ -37,6 +37,10 @@ struct LimbRange {
     used = (high != 0 ? 64 - __clz(high) : 32 - __clz(low)) - first;
     has_special = mask & special;
   }
+
+  __device__ bool has(int limb, const ExactSum& sum) const {
+    return limb == sum.limbs() ? has_special : limb >= first && limb < first + used;
+  }
 };
 
 template <typename Operator>
@@ -100,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) find_limbs(IdSums<Operator> sums, in
   sums.mark(used);
 }
 
-// Clears the limbs in use, or all limbs and the mask, which follows them.
+// Clears the limbs to read, or all limbs and the mask, which follows them.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums, bool clears_all) {
   start_next_kernel();
@@ -116,11 +120,11 @@ __global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums, b
   wait_for_last_kernel();
   // A row has one limb of all slots of a problem. Each turn of a block clears a part of a row.
   constexpr int64_t kPart = 4 * kThreads;
-  const uint64_t used = *sums.mask;
+  const LimbRange range(sums.sum, *sums.mask);
   const int64_t parts = ceil_div(slots, kPart);
   for (int64_t part = blockIdx.x; part < rows * parts; part += gridDim.x) {
     const int64_t row = part / parts, begin = (part - row * parts) * kPart, end = minimum(begin + kPart, slots);
-    if ((used >> row % (sums.sum.limbs() + 1) & 1) == 0) continue;
+    if (!range.has(static_cast<int>(row % (sums.sum.limbs() + 1)), sums.sum)) continue;
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) limbs[row * slots + i] = 0;
   }
 }

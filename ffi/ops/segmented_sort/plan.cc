@@ -158,7 +158,7 @@ int64_t either_bytes(const Problem& problem) { return maximum(long_rows_bytes(pr
 // variant.
 constexpr Row kTable[] = {
     // Keys of 4 bytes in segments of 10^6: 2.06 ms to 1.19, with payload 3.32 to 1.81 (2^26 items, 2026-11-21).
-    {SortVariant::kSegmentsByDigits, "segments by digits", "heads list few segments for all items", are_long,
+    {SortVariant::kSegmentsByDigits, "segments by digits", "heads, and long segments on average", are_long,
      digit_bytes},
     {SortVariant::kLongSegments, "segments, long ones by digits",
      "segments may be long, and 512 items or more on average", may_be_long, digit_bytes},
@@ -170,9 +170,9 @@ constexpr Row kTable[] = {
     {SortVariant::kRowRanks, "rows by digits of ranks", "rows that fit a block, with payload, enough of them",
      are_row_ranks, row_ranks_bytes},
     // 2^10 keys: 4.6 us to 2.7; 2^12 keys: 7.8 us to 5.3.
-    {SortVariant::kRanks, "ranks", "2^22 comparisons at most", has_fewest_comparisons},
+    {SortVariant::kRanks, "ranks", "few comparisons", has_fewest_comparisons},
     // 2^18 float32 in rows of 128: 23.7 us to 3.5; 2^22 in rows of 200: 82.5 us to 39.4 (2026-11-25).
-    {SortVariant::kPackedRows, "packed rows", "rows of 64 to 512 items that fill a cell together", are_packed},
+    {SortVariant::kPackedRows, "packed rows", "rows of 64 to 512 items, few or nearly as long as a slot", are_packed},
     {SortVariant::kRanks, "ranks", "2^24 comparisons at most", has_few_comparisons},
     // 2^26 uint32: 2.3 ms to 1.118 (2026-11-20).
     {SortVariant::kDigits, "digits", "many items, long rows", are_for_digits, digit_bytes},
@@ -189,7 +189,7 @@ constexpr Row kTable[] = {
     {SortVariant::kNearlySorted, "nearly sorted rows", "keys may be nearly sorted", are_nearly_sorted, long_rows_bytes},
     // 2^26 float32: 3.62 ms to 2.17.
     {SortVariant::kLongRows, "long rows", "long rows that are to be merged", are_long_rows, long_rows_bytes},
-    {SortVariant::kSegments, "segments", "rows that fill no cell, wide items"},
+    {SortVariant::kSegments, "segments", "all others"},
 };
 
 DigitCounts take_counts(Workspace& workspace, int64_t segments, int64_t tiles, int places, int64_t offset_bytes) {
