@@ -1,4 +1,4 @@
-"""Makes the programs of all public functions for any number of items, and counts their equations."""
+"""Makes programs of public functions for any number of items, and counts their equations."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]
 
 
 def scratch_bytes(call: Any) -> int:
-    """Returns a kernel call's bytes of scratch memory on CUDA; 0 if it is plain JAX."""
+    """Returns a kernel call's bytes of scratch memory on CUDA; 0 if no kernel runs there."""
     operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
     operands, results = ([stored_aval(variable.aval) for variable in some] for some in (call.invars, call.outvars))
     has_kernels = bool(library.platforms()) and operation.only in (None, "cuda")

@@ -62,7 +62,7 @@ def same(got, expected):
 
 
 def same_repeated(got, values, counts):
-    """Asserts same(got, np.repeat(values, counts)), but never holds all expected values in memory."""
+    """Asserts same(got, np.repeat(values, counts)), part by part."""
     got = np.asarray(got)
     assert (got.shape, got.dtype) == ((counts.sum(),), values.dtype)
     ends = np.cumsum(counts)

@@ -17,7 +17,7 @@ FAR = (2**32, 2**32 + 1, 2**32 + 3, 2**33 + 2, 2**63 - 1)
 
 
 def wide(rng: np.random.Generator) -> Other:
-    """Draws a function; each run passes it one 64-bit argument."""
+    """Draws a function; each run passes it 64-bit numbers."""
     name = str(rng.choice([name for name, function in FUNCTIONS.items() if WIDE & set(function.kinds.values())]))
     valid, kinds = FUNCTIONS[name].valid, FUNCTIONS[name].kinds
     call = getattr(mgpu, name)

@@ -1,4 +1,4 @@
-"""Several processes that share the programs. If one dies or hangs, that is a failure, and the next program follows."""
+"""Several processes that share the programs. If one dies or hangs, that is a failure."""
 
 from __future__ import annotations
 
