@@ -348,7 +348,8 @@ def groups(shape: Shape) -> Call:
         return [*found, values, int32(len(heads))]
 
     names = ("x",) if shape.derivative else ()
-    return Call("group_by", function, draw_operands, expected, shape.x64, names, finite=shape.finite)
+    finite = shape.finite and "ddof" not in options  # of one item, such a variance is NaN
+    return Call("group_by", function, draw_operands, expected, shape.x64, names, finite=finite)
 
 
 def _combined(
