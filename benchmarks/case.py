@@ -32,8 +32,8 @@ class HostPeer:
 class TorchPeer:
     """A peer on PyTorch's arrays, timed only if PyTorch has JAX's GPU too.
 
-    Unsigned integers are reinterpreted as signed ones, because PyTorch sorts few unsigned types. PyTorch's results are
-    not compared with ours.
+    Unsigned integers of more than 8 bits are reinterpreted as signed ones, because PyTorch sorts few unsigned types.
+    PyTorch's results are not compared with ours.
 
     Args:
       function: takes the module `torch` and PyTorch's arrays.

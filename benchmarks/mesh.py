@@ -26,7 +26,7 @@ __all__ = ["AXIS", "CASES_OVER_DEVICES", "global_size", "main", "over_devices"]
 
 AXIS = "devices"
 FULL_SIZE = 2**28
-# A program makes CALLS calls if a call takes less.
+# On GPUs, a program makes CALLS calls if one takes at most SHORT_MS.
 SHORT_MS = 1.0
 CALLS = 8
 
@@ -278,7 +278,7 @@ def main(scale: float, repeats: int, match: list[str]) -> int:
 
 
 def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
-    """Times a call in milliseconds; programs repeat calls that are too short for the host."""
+    """Returns a call's time in milliseconds."""
     # Collectives of CPU devices hang if more programs are in flight than there are threads.
     waiting = jax.default_backend() == "cpu"
     once = time_program(program, repeats, waiting=waiting).median

@@ -62,7 +62,6 @@ class Pace:
         return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
 
 
-# The processes of quick runs share the host, so programs are long.
 QUICK = Pace(3, 4.0, 1.0, 2.0)
 
 
@@ -71,7 +70,7 @@ class Outcome:
     """A timing of one side, or why there is none."""
 
     timing: Timing | None = None
-    note: str | None = None  # why the side was skipped: not built, only for other devices, or the same function
+    note: str | None = None  # why the side was skipped
     error: str | None = None
     agrees: bool | None = None
 
@@ -109,7 +108,7 @@ def grid_cases() -> list[Case]:
 
 
 def select(cases: Iterable[Case], families: Sequence[str], texts: Sequence[str]) -> list[Case]:
-    """Returns cases whose name contains one of the texts; empty lists select all."""
+    """Returns the cases of these families whose names contain one of the texts; empty lists select all."""
     return [
         case
         for case in cases

@@ -16,8 +16,7 @@ from benchmarks.inputs import ragged_heads, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
-# For each mean length: max_ms of keys and of pairs (the best peer's time), each for uniform and Pareto lengths; then
-# target_ms of keys.
+# Mean length; max_ms of keys for uniform and for Pareto lengths; the same of pairs; target_ms of keys.
 FIGURES = (
     (4, (0.68, 1.1), (1.21, 1.88), 0.4),
     (30, (0.84, 1.2), (1.38, 2.17), 0.5),

@@ -1,7 +1,7 @@
 """Finds slow shapes: `python -m benchmarks --shapes`.
 
 Operations run on about 2^22 items: in rows of 8 to 8,192, of seven types, or in segments or orders of many kinds.
-A shape fails if XLA is faster, or if the operation takes over three times as long per byte as in its best shape.
+A shape fails if XLA is faster, or if the operation is much slower per byte than in its best shape (`failures`).
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class Measured:
 
 
 def failures(measured: list[Measured]) -> list[str]:
-    """Returns a line for each shape in which XLA is faster, or the rate is below a third of the operation's best."""
+    """Returns lines about the shapes in which XLA is faster or the operation is too slow for its bytes."""
     rates: dict[str, float] = {}
     for m in measured:
         if m.shape.same_rate:
@@ -277,7 +277,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     """Times shapes that share inputs: compiles in parallel, then runs one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # At most 4 * CALLS sets, so that inputs leave the cache before their next use.
+        # With so many sets, inputs leave the cache before their next use, unless 4 * CALLS sets are too few.
         min_bytes = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
         distinct = min(4 * CALLS, -(-CACHE_BYTES // max(min_bytes, 1)))
         drawn = min(distinct, CALLS)
@@ -295,7 +295,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
         ]
         return [(ours.result(), xla.result() if xla else None) for ours, xla in submitted]
 
-    # All programs are compiled before any is timed, because compilation slows the host, for which short programs wait.
+    # No program compiles while others are timed: compilation slows the host, for which short programs wait.
     measured = []
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])

@@ -29,7 +29,7 @@ class Row(NamedTuple):
       suite: "rows" of `python -m benchmarks`, "grid" of --grid, "shapes" of --shapes.
       row: family and name, or operation and shape, with a slash.
       ours: ms.
-      peers: ms of each peer that ran and agrees.
+      peers: ms of each peer that ran and does not disagree.
       max_ms: the limit, if the run was on an H200 at scale 1.
       date: of our time, in UTC.
       commit: the measured commit; empty if unknown.
@@ -83,7 +83,7 @@ def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
 
 
 def add_run(rows: Sequence[Row], run: dict[str, Any], commit: str = "", usual: Collection[str] = ()) -> list[Row]:
-    """Returns the rows, updated by a raw run; cases that are not among `usual` belong to the suite "grid"."""
+    """Returns the rows, updated by a raw run; `usual` are the names of the suite "rows"."""
     if run["run"]["scale"] != 1:
         raise ValueError(f"summary: run: expected scale 1, got {run['run']['scale']}")
     known = {(row.suite, row.row): row for row in rows}
@@ -97,7 +97,7 @@ def add_run(rows: Sequence[Row], run: dict[str, Any], commit: str = "", usual: C
 
 
 def _measured(record: dict[str, Any], facts: tuple[str, str, str, str], usual: Collection[str]) -> Row | None:
-    """Returns a row, or None if the case failed."""
+    """Returns a row, or None if our side has no time."""
     if "shape" in record:
         peers = {} if record["xla_ms"] is None else {"XLA": record["xla_ms"]}
         return Row("shapes", f"{record['operation']}/{record['shape']}", record["ours_ms"], peers, None, *facts)

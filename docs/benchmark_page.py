@@ -41,7 +41,7 @@ def headline(rows: Sequence[Row]) -> str:
 def losses(rows: Sequence[Row], who: str = "A peer", names: tuple[str, ...] = ("",)) -> str:
     """Returns a sentence with the number of cases, by family, in which ours takes more than `AHEAD` times as long.
 
-    It calls the peers `who`, whose names begin with one of `names`.
+    Only peers whose names begin with one of `names` count. The sentence calls them `who`.
     """
     ratios = [
         (row.family, min(ms for name, ms in row.peers.items() if name.startswith(names)) / row.ours)
@@ -56,7 +56,7 @@ def losses(rows: Sequence[Row], who: str = "A peer", names: tuple[str, ...] = ("
 
 
 def machine(rows: Sequence[Row]) -> list[str]:
-    """Returns the conclusions from one machine's cases, the table of those that a peer wins, and all tables."""
+    """Returns one machine's conclusions, the table of the cases that a peer wins, and the tables of SHOWN."""
     card = rows[0].card
     suites = {suite: [row for row in rows if row.suite == suite] for suite in ("rows", "grid", "shapes")}
     parts = [f"## {card}\n", conclusions(suites), f"### {card}: a peer is faster\n", table(won(rows))]
@@ -74,7 +74,7 @@ def won(rows: Sequence[Row]) -> list[Row]:
 
 
 def conclusions(suites: dict[str, list[Row]]) -> str:
-    """Returns a table with one line for each suite: rows, grid and shapes."""
+    """Returns a table with one line for each suite that has cases."""
     lines = [
         "| suite | measured | cases | with a peer | median of the fastest peer / ours | a peer is faster |"
         " by more than 2% | with a max | missed |",

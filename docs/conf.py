@@ -101,7 +101,7 @@ class Family(SphinxDirective):
 
 
 def is_no_empty_glob(record: logging.LogRecord) -> bool:
-    """Returns False for the warning of a missing folder of notebooks, which has no type for `suppress_warnings`."""
+    """Returns False for the warning of an empty glob, which has no type for `suppress_warnings`."""
     return getattr(record, "subtype", None) != "empty_glob"
 
 

@@ -68,7 +68,7 @@ def run(*command: str | pathlib.Path, **options) -> str:
 
 
 def environment(folder: pathlib.Path, python: str, *packages: str | pathlib.Path) -> pathlib.Path:
-    """Makes a virtual environment with only these packages; returns its `bin` folder."""
+    """Makes a virtual environment with these packages; returns its `bin` folder."""
     run(python, "-m", "venv", folder)
     run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages)
     return folder / "bin"
@@ -81,7 +81,7 @@ def tools_for(name: str, folder: pathlib.Path, python: str) -> pathlib.Path:
 
 
 def pythons_for(name: str, pythons: list[str]) -> list[str]:
-    """Returns the Pythons for which a package needs separate wheels."""
+    """Returns the Pythons that build wheels of a package."""
     return pythons if name == "base" else [sys.executable]
 
 
@@ -93,7 +93,7 @@ def commit_time() -> str:
 def cross_compilation(python: str, machine: str) -> tuple[dict[str, str], list[str]]:
     """Returns the environment variables and CMake definitions of a build for another machine.
 
-    Python's headers are the same on all machines, so the build uses this machine's.
+    The build uses this machine's headers of Python.
     """
     tag = run(python, "-c", "import sys, sysconfig; print(sysconfig.get_config_var('SOABI'))").strip().split("-")
     variables = {
@@ -189,7 +189,7 @@ def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.
     install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--find-links", output)
     run(programs / "python", *install, "jax_mgpu", *([] if name == "base" else [f"jax_mgpu_{name}"]))
     installed = time.monotonic() - begin
-    run(programs / "python", "-m", "pip", "install", "--quiet", "--find-links", output, wanted)  # the extra has a pin
+    run(programs / "python", "-m", "pip", "install", "--quiet", "--find-links", output, wanted)  # with dependencies
     variables = {"PATH": str(programs), "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
     begin = time.monotonic()
     said = run(programs / "python", "-m", "jax_mgpu", cwd=folder, env=variables)

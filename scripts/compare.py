@@ -5,7 +5,7 @@
     python scripts/compare.py benchmarks/results/h200.csv .       # with times saved on the same kind of device
 
 Each tree runs its own cases with its own kernels, in turns with the other tree. A case that is slower by more than
---limit is measured again in both trees, and fails if its smallest median is still slower. A file of saved times
+--limit is measured again, and fails if its smallest median is still slower. A file of saved times
 (benchmarks/summary.py) can replace the old tree. With --saved, only cases that seem slower than such a file says are
 measured in both trees.
 """

@@ -1,4 +1,4 @@
-"""Runs the tests and the benchmarks on a machine with a GPU; failures and a short table come last.
+"""Runs the tests and the benchmarks on a machine with a GPU.
 
     python3 scripts/device.py --families segmented_sort,merge
     python3 scripts/device.py --families merge --sanitize
@@ -116,7 +116,7 @@ def test_files(families: list[str]) -> list[str]:
 
 
 def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
-    """Returns the command of pytest. If they are installed, plugins end a test that hangs and replace its worker."""
+    """Returns the command of pytest, with options for those plugins that are installed."""
     command = [sys.executable, "-m", "pytest", *files, "--long", "-v", "--tb=short", "-rfE", "--durations=8"]
     command += ["-p", "no:cacheprovider"]
     if options.tests_match:
@@ -252,7 +252,7 @@ def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Returns the programs to check: our side of small cases and, for all families, calls on arbitrary values."""
+    """Returns the programs to check: small cases and, if no family is named, calls on arbitrary values."""
     rows = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
     for text in options.match:
         rows += ["--match", text]
@@ -308,7 +308,7 @@ KERNEL = re.compile(r"(?:^| )at (?:void )?mgpu::(?:(?:\w+|<unnamed>)::)*(\w+)[<(
 
 
 def findings_of(text: str, allowed: set[str]) -> tuple[collections.Counter[str], collections.Counter[str]]:
-    """Counts a tool's findings in kernels of this project (not of XLA): those not in `allowed`, and those in it."""
+    """Counts a tool's findings in our kernels that are not `allowed`, and in those that are."""
     findings: collections.Counter[str] = collections.Counter()
     known: collections.Counter[str] = collections.Counter()
     for record in re.split(r"^=+ *$", text, flags=re.MULTILINE):
@@ -438,7 +438,7 @@ def main() -> int:
     clock = Clock(options.seconds)
     options.output.mkdir(parents=True, exist_ok=True)
     options.output = options.output.resolve()
-    os.environ["JAX_PLATFORMS"] = "cpu"  # this process only reads the names of cases
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this process leaves the GPU to others
     sys.path.insert(0, str(ROOT))
 
     info = options.output / "info.log"

@@ -88,7 +88,7 @@ def say(**words: object) -> None:
 def programs_over_many(
     names: list[str], in_order: bool = False
 ) -> Iterator[tuple[str, Callable[..., object], tuple[object, ...]]]:
-    """Yields each function's program and its operands: many items, with any values or, if `in_order`, sorted ones."""
+    """Yields each function's program twice, with random operands, which are sorted if `in_order`."""
     import jax
     import numpy as np
 
@@ -158,7 +158,7 @@ def run_without_device_memory() -> None:
     if jax.default_backend() != "gpu":
         say(outcome="left out: there is no GPU")
         return
-    ballast = fill(33, 30)  # this memory stays taken: filling it again for each call would take minutes
+    ballast = fill(33, 30)  # filling all memory again for each call would take minutes
     del ballast[-4:]
 
     def equal(got: object, expected: object) -> bool:
@@ -168,7 +168,7 @@ def run_without_device_memory() -> None:
 
     for name, program, operands in programs_over_many(list(GARBAGE), in_order=True):
         expected = jax.device_get(program(*operands))
-        jax.block_until_ready(jnp.full(2**30, 165, jnp.uint8))  # other bytes, which the next call finds in its memory
+        jax.block_until_ready(jnp.full(2**30, 165, jnp.uint8))  # the next call may find these bytes in its memory
         # If operands break preconditions, a kernel may leave parts of its results unwritten.
         is_defined = equal(jax.device_get(program(*operands)), expected)
         held, outcome = fill(32), "a right result"
@@ -184,7 +184,7 @@ def run_without_device_memory() -> None:
 
 
 def small_programs() -> list[tuple[str, Callable[..., object], list[tuple[object, ...]], list[object]]]:
-    """Returns each example's program, its operands, and the results of calls that run alone."""
+    """Returns examples' programs, three sets of operands of each, and the expected results."""
     import jax
     import numpy as np
 
@@ -209,7 +209,7 @@ def expect_right(program: Callable[..., object], operands: tuple[object, ...], e
 
 
 def run_threads(seconds: float) -> None:
-    """Calls all functions from many threads at once."""
+    """Calls random functions from many threads at once."""
     programs, calls, errors = small_programs(), collections.Counter[int](), list[str]()
     end = time.monotonic() + seconds
 
@@ -233,7 +233,7 @@ def run_threads(seconds: float) -> None:
 
 
 def run_signals(seconds: float) -> None:
-    """Interrupts programs while they are traced, compiled and run. The next call must be right."""
+    """Interrupts programs at random times. The next call must be right."""
     import jax
 
     programs, interrupts, left_by_jax = small_programs(), 0, 0
@@ -397,7 +397,7 @@ class Cache:
         return start("function", **{"MGPU_CACHE_DIR": str(self.folder), **settings})
 
     def row(self, fault: str, expected: str, **settings: str) -> None:
-        """Runs a process and adds its report: the outcome, whether it compiled or read kernels, and its warnings.
+        """Runs a process and adds its report: the outcome, whether it compiled or read kernels, and how often it warned.
 
         The report must equal `expected`, or contain it if `expected` has a colon.
         """
@@ -446,7 +446,7 @@ def inject_cache(table: Table, _: argparse.Namespace) -> None:
 
 
 def plant_entries(cache: Cache) -> None:
-    """Replaces entries by files, links and folders that are no valid entries; the next process must repair most."""
+    """Damages or replaces entries; the next process must compile again."""
     contents = {entry: entry.read_bytes() for entry in cache.entries()}
     elsewhere = cache.root / "elsewhere"
     elsewhere.write_bytes(b"not to be written to")
@@ -485,7 +485,7 @@ def fill_disk(cache: Cache) -> None:
 
 
 def use_at_once(cache: Cache) -> None:
-    """Runs processes that compile the same functions at once, then processes that are killed while they compile."""
+    """Runs processes that compile the same function at once, then kills others at random times."""
     together = [cache.start() for _ in range(4)]
     outcomes = {finish(process)[0][-1].get("outcome") for process in together}
     cache.table.add("4 processes at once", ", ".join(map(str, outcomes)), outcomes == {"a right result"})

@@ -111,7 +111,7 @@ def show_timeline(device: int, events: Sequence[Event], least: float) -> None:
 
 
 def show(row: str, per_device: Sequence[Sequence[Event]], least: float) -> None:
-    """Prints the sums of each kernel's times on each GPU."""
+    """Prints each GPU's time, and the sums of the times of events with one name."""
     for events in per_device:
         if events:
             span = max(event[1] for event in events) - events[0][0]
@@ -136,7 +136,7 @@ def busy(events: Sequence[Event]) -> float:
 
 
 def short(name: str) -> str:
-    """Returns a kernel's name without namespaces and most of its template arguments."""
+    """Returns a kernel's name, shortened."""
     name = re.sub(r"\b(void|mgpu|jax_mgpu|\(anonymous namespace\))(::| )|\(anonymous namespace\)::", "", name)
     return name.split("(")[0][:70]
 

@@ -57,7 +57,7 @@ def ways() -> dict[str, dict[str, Way]]:
 
 
 def files_of_calls() -> Way:
-    """Returns the package's files on the current call stack."""
+    """Returns the files of jax_mgpu/_src on the call stack, without those in COMMON."""
     frame: types.FrameType | None = sys._getframe(2)
     files = []
     while frame is not None:
