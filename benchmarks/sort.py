@@ -1,7 +1,7 @@
 """Sort and argsort over forms, types, sizes, rows of a batch, and orders of the input.
 
-In `CASES`, at most one axis besides form and type varies; they also have rows of other lengths. `GRID` has all
-combinations, except rows of one item or none.
+`CASES` vary at most one axis besides form and type, and have rows of other lengths. `GRID` has all combinations, except
+rows of one item or none.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _xla_equal_count(a: Any, b: Any) -> Any:
 
 @functools.cache
 def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any:
-    """Makes needles, their segments, a haystack of as many items, and heads of this mean length."""
+    """Makes needles, their segments, a haystack of as many items, and heads of segments of this mean length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -76,7 +76,7 @@ def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any
 
 
 def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """Searches for all needles at once; a step of the loop is a step of all binary searches."""
+    """Searches for all needles at once."""
     n = haystack.size
 
     def step(_: Any, bounds: Any) -> Any:

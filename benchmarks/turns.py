@@ -1,4 +1,4 @@
-"""Runs thousands of cases in processes that compile side by side and take turns on the device.
+"""Runs cases in processes that compile side by side and take turns on the device.
 
 Cases of short calls take longer to compile than to time.
 """

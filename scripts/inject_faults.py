@@ -397,7 +397,7 @@ class Cache:
         return start("function", **{"MGPU_CACHE_DIR": str(self.folder), **settings})
 
     def row(self, fault: str, expected: str, **settings: str) -> None:
-        """Runs a process and adds its report: the outcome, whether it compiled or read kernels, and how often it warned.
+        """Runs a process and adds its report: the outcome, whether it compiled or read kernels, and how many warnings.
 
         The report must equal `expected`, or contain it if `expected` has a colon.
         """

@@ -1,7 +1,7 @@
 """The command line: `python -m benchmarks.queries [--scale 1] [--match TEXT] [--repeat 5] [--folder FOLDER]`.
 
-Times each query jitted, in DuckDB in memory and in pandas on the CPU, and compares the rows. In TPC-H, pandas gets only
-the columns that the query names. The libraries take turns, and the shortest times count.
+Times each query jitted and in pandas on the CPU, those of TPC-H also in DuckDB in memory, and compares the rows. In
+TPC-H, pandas gets only the columns that the query names. The libraries take turns, and the shortest times count.
 """
 
 from __future__ import annotations
