@@ -54,16 +54,13 @@ class Signed:
         return operands, {name: value for name, value in arguments.items() if name not in operands}
 
     def may_take(self, x: object) -> bool:
-        """Whether kernels support the first operand: an array or, if allowed, a sequence of arrays."""
+        """Whether kernels take this argument: an array or, if `takes_sequence`, a sequence of arrays."""
         if self.takes_sequence and isinstance(x, list | tuple):
             return len(x) > 0 and all(map(_is_array_taken, x))
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an array, or a number other than an integer.
-
-        Other values become part of a program's key, which floats may not: equal floats may differ in their bits.
-        """
+        """Whether this is an operand: an array, a float or a complex number. Other values are part of a program's key."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 

@@ -91,7 +91,7 @@ def _items(x: Any) -> Iterable[Any]:
 
 
 def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.ndarray:
-    """Returns the array in the host's byte order; raises unless it holds numbers. Python ints may be objects."""
+    """Returns the array in the host's byte order; raises unless it holds numbers or bools. Objects must be ints."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
@@ -104,7 +104,7 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.n
 
 
 def _numbers_instead(host: np.ndarray) -> str:
-    """Says how to convert texts and times to numbers; empty for anything else."""
+    """Says how to convert texts and times to numbers; empty for other arrays, and for scalars."""
     not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
     if host.ndim == 0 or not (
         host.dtype.kind in "USTmM"  # NumPy 2's strings of any length have the kind T

@@ -1,7 +1,7 @@
 """Which items are live, and which start a segment, in plain JAX.
 
 A count has shape `[1]`, or is absent and empty: then all items are live. Heads are the positions where segments start.
-An array of 2^31 items may have int32 heads and count.
+Heads and counts may be int32 even for 2^31 items.
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[
 
 @jax.custom_batching.custom_vmap
 def of_all(holds: jax.Array) -> jax.Array:
-    """Whether a condition holds in all of a batch.
-
-    `lax.cond` would run both branches if each problem had its own answer.
-    """
+    """Whether a condition holds in all of a batch."""
     return holds
 
 
@@ -93,7 +90,7 @@ def segment_starts(n: int, heads: jax.Array) -> jax.Array:
 
 
 def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
-    """Marks starts of segments by flags (bools, or bits of uint32) or else by heads."""
+    """Marks where segments start, given flags (bools, or bits of uint32) or heads."""
     if not flags.size:
         return segment_starts(n, heads)
     if flags.dtype == jnp.bool_:

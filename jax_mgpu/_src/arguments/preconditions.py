@@ -72,8 +72,8 @@ IDS = "Segments.from_ids takes the segment of each item"
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
     """With checks on, requires heads that can start segments. Heads of `length` or more are padding.
 
-    Ids of items that are passed by mistake ascend too. They are recognized if one above `length` repeats and a larger
-    one follows, because padding repeats one number only.
+    Padding repeats one number. A number above `length` that repeats before a larger one shows that ids of items were
+    passed by mistake.
     """
 
     def holds(heads: jax.Array) -> jax.Array:
@@ -105,7 +105,7 @@ def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.A
 
 
 def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -> jax.Array:
-    """With checks on, requires live items that are distinct positions in an array of this length.
+    """With checks on, requires live items that are distinct positions in an array as long as x.
 
     `count` has shape `[1]`, or is empty.
     """

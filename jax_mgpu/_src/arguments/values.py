@@ -159,8 +159,8 @@ def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
 def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
     """Returns keys at distinct indices.
 
-    Keys of two words move as integers: if XLA splits the gather over devices, it adds their parts, and a CPU's sum
-    flushes subnormal floats.
+    Keys of two words move as integers: a gather that XLA splits over devices adds parts, which may flush subnormal
+    floats.
     """
     if is_words(keys):
         return of_words(*(take_rows(words, indices) for words in words_of(keys)))

@@ -285,9 +285,9 @@ in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.registe
 
 
 def filling_element(value: Any) -> Any:
-    """Returns the element, `[1]`, that fills an operand of a lowering rule, or None if the program does not show one.
+    """Returns the element, `[1]`, that fills an operand of a lowering rule, or None if it is not known.
 
-    A program shows it if `jnp.zeros` or `jnp.full` makes the operand in the lowered function.
+    It is known if `jnp.zeros` or `jnp.full` makes the operand in the lowered function.
     """
     element = value.type.element_type
     while ir.RankedTensorType(value.type).rank > 0:

@@ -1,4 +1,4 @@
-"""Runs eager calls of public functions as compiled programs, one per call, which later calls reuse.
+"""Runs each eager call of a public function as one compiled program, which later calls reuse.
 
 Static arguments are part of the program, as under `jax.jit`. JAX arrays are its operands, and so are NumPy arrays whose
 types JAX has, or whose integers fit these types. Other values belong to the host, such as Python numbers, or 64-bit
@@ -263,7 +263,7 @@ class _Conversion:
 
 
 class _Step:
-    """The conversion of one leaf in later calls; repeated numbers stay on the device."""
+    """The conversion of one leaf in later calls."""
 
     def __init__(self, conversion: _Conversion, place: int):
         self.convert, self.static, self.place = conversion.convert, conversion.static, place
@@ -401,7 +401,7 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Returns the objects that identify a function: each access to a bound method makes a new method object."""
+    """Returns the objects that identify a function; a bound method is a new object at each access."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 

@@ -47,7 +47,7 @@ class NoLibrary:
         self.description = {"build": build, "is_wheel": False, "signatures": {}, "by_function": ""}
 
     def tile_sizes(self) -> Mapping[str, Sequence[int]]:
-        """Returns a valid size for each name, because tests derive their sizes from tiles."""
+        """Returns a size for each name."""
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
@@ -75,7 +75,6 @@ def open_library(path: pathlib.Path) -> Library:
     library = _kernels.Library(path)
     built, runtime = tuple(library.description["ffi_api_version"]), ffi_api_version()
     if runtime is not None and built > runtime:
-        # Without this error, a later one would say "No FFI handler registered".
         raise ImportError(
             f"{path} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
             f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."

@@ -1,11 +1,8 @@
 """Scans and reductions by any associative operator in plain JAX, for derivatives and calls without kernels.
 
 A loop scans each block by itself. The totals of blocks are scanned too, and each item is combined with the total before
-its block. The loop and its derivative have a small body for any number of items, whereas `jax.lax.associative_scan`
-unrolls a level per doubling, and takes long to compile.
-
-`_scanned_in_turn` scans one block after the other, in a loop that a CPU compiles. A step of `_scanned_in_step` takes an
-item of every block. docs/notes/plain_scans.md has figures.
+its block. `_scanned_in_turn` scans one block after the other. A step of `_scanned_in_step` takes an item of every
+block. docs/notes/plain_scans.md has figures.
 
 An operator combines arrays of states by their leading axis, earlier states first.
 """

@@ -2,8 +2,8 @@
 
 The comparator is traced on two items, and written as data for the kernels of CUDA, like the operators of
 custom_operator.py. Other platforms run `plain_sort_indices` (comparator.py), and so does CUDA if `_order` returns None.
-Derivatives flow through the permutation. Operations on two inputs work on ranks: each item gets an integer in the order
-of all items, and equal items get the same one.
+Operations on two inputs work on ranks: each item gets an integer in the order of the items of both inputs, and equal
+items get the same one.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _sort_words(
 
 
 def _sort_positions(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> jax.Array:
-    """Returns sorted indices of items that do not fit a word."""
+    """Returns the indices that sort items too large for a word."""
     plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
     ranks = tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures)
     return _position_operation(*ranks).run([*plain, *places, *map(jnp.asarray, captures)], order=order)[0]
@@ -198,7 +198,7 @@ def _sort_positions(order: Keyed, leaves: Sequence[jax.Array], places: Places, c
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sort_keys(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> list[jax.Array]:
-    """Returns sorted keys; derivatives alone need the indices."""
+    """Returns sorted keys."""
     return _of_words(_sort_words(order, leaves, places, captures, Payload.NONE)[0], order.value.item)
 
 

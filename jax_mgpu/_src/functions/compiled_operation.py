@@ -37,7 +37,7 @@ class CompiledOperation(Operation):
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""
         if devices > 1 and self.captures:
-            return True  # each device has its own rows, but not its own part of captured values
+            return True
         problem = library.compiler_problem()
         if problem:
             warn_once(f"functions as {self.what} run in plain JAX, which is slower: {problem}")
@@ -69,7 +69,7 @@ class CompiledOperation(Operation):
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         if all(axis is None for axis in axes[self.captured]):
             return super()._batch(operands, axes, **attributes)
-        # Captured values differ between problems, so each problem has its own function, in plain JAX.
+        # A kernel takes the same captured values for all problems.
         function: Callable[..., Any] = functools.partial(self.fallback, **attributes)
         own = [x.ndim - (axis is not None) - rank for x, axis, rank in zip(operands, axes, self.ranks, strict=True)]
         for _ in range(max(own)):

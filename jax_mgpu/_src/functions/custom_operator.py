@@ -62,8 +62,8 @@ from jax_mgpu._src.functions.transform import Load, map_leaves
 RULES = "custom_jvp", "custom_vjp"  # how names of primitives with a caller's derivative rules begin
 
 # If a function combines each element of an item's arrays by itself, columns may be scanned separately
-# (`_column_operator`). A kernel that walks along rows scans them if `_fit_rows` holds. If not, and if items have more
-# than MOST_JOINT_SCALARS numbers, columns are scanned as a batch.
+# (`_column_operator`): by a kernel that walks along rows if `_fit_rows` holds, else as a batch if items have more than
+# MOST_JOINT_SCALARS numbers.
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
@@ -191,7 +191,7 @@ class _Prepared:
     keyed: Keyed
     leaves: Sequence[Any]
     captures: Sequence[Any]
-    structure: PyTreeDef  # the structure of results
+    structure: PyTreeDef
     results: int
 
     @property
@@ -297,7 +297,7 @@ def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
 
 
 def _is_elementwise(jaxpr: Jaxpr, shape: tuple[int, ...]) -> bool:
-    """Whether a function of arrays of this shape, and of scalars, combines each element by itself."""
+    """Whether a function of scalars, and of arrays of this shape, combines each element by itself."""
 
     def shapes(variables: Sequence[Any]) -> set[tuple[int, ...]]:
         return {var.aval.shape for var in variables}
@@ -351,7 +351,7 @@ def run_mapped(
 ) -> Sequence[Any] | None:
     """Runs a built-in operator over mapped items; returns None if kernels do not map them.
 
-    Only a scan has flags.
+    `flags` are those of a scan.
     """
     if load is None:
         return None

@@ -458,8 +458,8 @@ def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
     """Returns quotients without the error that XLA's multiplication by a reciprocal has.
 
-    XLA divides so by a constant or a broadcast number, which makes the mean of 41 items of 127 wrong. So the divisor is
-    the maximum of the number and a number that is at most 0, which XLA cannot simplify.
+    XLA so divides by a constant or a broadcast number. It cannot simplify this divisor: the maximum of the number and
+    a number that is at most 0.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
@@ -477,7 +477,7 @@ def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) 
 
 
 def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Splits float32 numbers into sums of two numbers of 12 bits."""
+    """Splits float32 numbers into a high and a low part, which add up to them."""
     words = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
     high = jax.lax.bitcast_convert_type(words, jnp.float32)
     return high, x - high

@@ -1,9 +1,8 @@
 """Linear recurrences, y[i] = a[i] y[i - 1] + b[i] within each segment: the derivatives of scans.
 
-Derivatives of scans by "mul", "logsumexp" and most functions are such recurrences. A recurrence is linear in b. Its
+Derivatives of scans by "mul", "logsumexp" and many functions are such recurrences. A recurrence is linear in b. Its
 transpose is a recurrence in the other direction, where each item has the factor of the item before it: it is `late`.
-The transpose of a late one is not late, and the derivative by a is another recurrence. So derivatives of any order are
-a few scans.
+The transpose of a late one is not late, and the derivative by a is another recurrence.
 
 Arrays are `[n]`, or `[n, width]` with a recurrence per column.
 """
@@ -67,10 +66,7 @@ def recurrence_of_products(
 
 
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns products of weights and tangents, where 0 times any weight is 0.
-
-    In plain products, an infinite weight would give NaN even in segments that a loss does not use.
-    """
+    """Returns products of weights and tangents, where 0 times any weight is 0."""
     return _weighted(x.ndim)(weights=weights, x=x)[0]
 
 
@@ -233,7 +229,7 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
 
     A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
     recurrence, the third part of a state is the factor of its last item, which is applied at the next item. A term of 0
-    adds nothing, even if the product of factors is infinite. In a late recurrence, a neutral state after another state
+    adds nothing, even if factors are infinite. In a late recurrence, a neutral state after another state
     applies the factor of that state's last item, so no kernel may take a result from the combination of these two.
     """
     (factor, term, *pending), (next_factor, next_term, *last) = a, b

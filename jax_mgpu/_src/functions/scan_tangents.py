@@ -2,8 +2,7 @@
 
 A result is y[i] = f(y[i - 1], x[i]), and its tangent dy[i] = A[i] dy[i - 1] + B[i] dx[i] with f's partial derivatives A
 and B. If the leaves of a state do not depend on each other in a cycle, each leaf's tangent is a linear recurrence of
-numbers (recurrence.py), which is solved after those of the leaves on which it depends. A partial derivative that is an
-item itself needs no pass over memory.
+numbers (recurrence.py), which is solved after those of the leaves on which it depends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`map=` of reductions and scans: a function of an item, or of an item and its position.
 
-Kernels that are compiled for a function evaluate it when they load an item. Otherwise `jax.vmap` maps the items first.
+Compiled kernels may evaluate it when they load an item. Otherwise `jax.vmap` maps the items first.
 
 `emit=` of scans maps a function of a state over the states that a scan wrote.
 """

@@ -123,7 +123,7 @@ class Columns:
 
     @property
     def is_key(self) -> bool:
-        """Whether the columns can be computed from one key, be it a code or the only column."""
+        """Whether one key determines the columns: a code, or the only column."""
         return len(self.arrays) == 1 or self.is_code
 
     def key(self) -> SortKey:
@@ -170,7 +170,7 @@ class Columns:
         return []
 
     def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
-        """Cuts into the first `first` columns, then single ones or integers of up to `most_bits` bits."""
+        """Cuts into the first `first` columns, then single ones or integers of up to `most_bits` bits together."""
         n, edges = len(self.arrays), [0, first]
         for end in range(first + 1, n):
             joined = self.part(edges[-1], end + 1)
@@ -198,7 +198,7 @@ class Columns:
         return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
 
     def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
-        """Returns the columns of items from their highest codes; None for columns that these do not hold."""
+        """Returns the columns of items from their highest codes; None for floats and for columns below these codes."""
         pairs = zip(codes, self.code_bits, strict=False)
         digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
         columns: list[jax.Array | None] = []
@@ -235,7 +235,7 @@ class Columns:
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
 
     def run_keys(self) -> jax.Array:
-        """Returns codes, or the numbers of runs: neighbours are equal exactly if those in all columns are."""
+        """Returns codes, or the numbers of runs: two neighbours are equal exactly if their keys are."""
         if self.fits:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
@@ -582,7 +582,7 @@ def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) 
 
 
 def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_count: jax.Array) -> list[Digit]:
-    """Returns, for each code, the place of the first equal code in the merge with other codes, as digits."""
+    """Returns, for each code, how many codes of both sides are less, as digits; both sides are sorted."""
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)
@@ -637,7 +637,7 @@ def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool)
 def _sign_flipped(code: jax.Array) -> jax.Array:
     """Returns the signed integers of a code, or the reverse.
 
-    Integers of 32 bits may become the bits of floats, so the flip is `opaque`.
+    The flip of 32 bits is `opaque`.
     """
     bits = 8 * code.dtype.itemsize
     flipped: jax.Array = (opaque(code) if bits == WORD else code) ^ code.dtype.type(1 << (bits - 1))

@@ -17,9 +17,9 @@ from jax_mgpu._src.mesh.splitters import Sorted, search
 from jax_mgpu._src.ops.bucket_join import mixed
 from jax_mgpu._src.ops.sort_strategy import partitioned
 
-# The least number of buckets per device. If keys are distinct, shares differ by about one bucket at most.
+# The least number of buckets per device.
 BUCKETS = 32
-# One pass partitions keys by this many bits, so a bucket's number has at least as many.
+# The least number of bits of a bucket's number: one pass partitions by as many.
 DIGIT_BITS = 8
 
 
@@ -47,8 +47,8 @@ def with_room(slots: int) -> int:
 def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], begins: Sequence[jax.Array]) -> Meeting:
     """Sends each row to the device that owns the bucket of its key.
 
-    Buckets are ranges of mixed (hashed) codes. Devices count the rows of each bucket, and split the buckets about
-    evenly. Frequent keys can give a device more rows than it has room for.
+    Buckets are ranges of hashed codes, split so that devices get about equally many rows of both tables together. A
+    device may get more rows than it has room for.
 
     Args:
       axis: the devices.

@@ -47,7 +47,7 @@ def gather_runs(
 def _gathered(
     axis: Axis, size: int, rows: jax.Array, starts: jax.Array, offsets: jax.Array, whole: jax.Array, fill: jax.Array
 ) -> jax.Array:
-    """Gathers all rows on all devices: for CPU devices, which share their memory, and for axes within one device."""
+    """Gathers all rows on all devices, for devices that share their memory."""
     here = axis.index.astype(offsets.dtype) * size
     offsets = offsets - here
     everything = jax.lax.all_gather(rows, axis.name, tiled=True)

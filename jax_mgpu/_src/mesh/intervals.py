@@ -35,7 +35,7 @@ class _Own:
         self.total = share.count.reshape(1)
 
     def places(self, *starts: jax.Array) -> list[jax.Array]:
-        """Returns each slot's position in intervals that begin at these positions; -1 for empty slots."""
+        """For each of `starts`, returns the start of each slot's interval plus the slot's rank; -1 for empty slots."""
         owner, rank = self.dealt.owners(self.total[0])
         return [jnp.where(owner >= 0, take_or_fill(x, owner) + rank.astype(x.dtype), -1) for x in starts]
 
@@ -60,7 +60,7 @@ def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, siz
 def interval_gather(
     axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
-    """Gathers rows from any device: by runs if intervals are few and long, else each row by a request."""
+    """Gathers rows from any device: by runs of rows if `fits`, else row by row."""
     starts = _wide(axis, starts, rows, size)
     if fits(axis, starts.shape[0], size):
         whole = live_items(axis.size * size, total, starts.dtype)
@@ -80,7 +80,7 @@ def interval_move(
     total: jax.Array,
     into: jax.Array,
 ) -> jax.Array:
-    """Fetches rows in equal shares, and moves them to their positions."""
+    """Fetches this device's share of the rows, and puts them at their positions."""
     size = max(rows.shape[0], into.shape[0])
     starts = [_wide(axis, gather_starts, rows, size), _wide(axis, scatter_starts, into, size)]
     own = _Own(axis, starts, offsets, size, total)
@@ -92,11 +92,14 @@ def interval_move(
 
 
 def _slots(axis: Axis, x: jax.Array) -> jax.Array:
-    """Returns each device's number of rows: all its slots."""
+    """Returns each device's number of slots."""
     return jnp.full((axis.size,), x.shape[0], axis.index_dtype("x", x.shape[0]))
 
 
 def _wide(axis: Axis, starts: jax.Array, x: jax.Array, size: int) -> jax.Array:
-    """Returns global positions in a type that holds their sums with ranks; invalid ones are outside of the array."""
+    """Returns global positions in a type that holds their sums with ranks.
+
+    Invalid positions are clipped so that their sums with ranks are invalid too.
+    """
     dtype = axis.index_dtype("x", x.shape[0] + size)
     return jnp.clip(starts, -1 - axis.size * size, axis.size * x.shape[0]).astype(dtype)

@@ -87,8 +87,7 @@ def _by_ranges(
     """Joins sorted tables where the rows of b are; by `by_partners` if a device has too little room.
 
     A key belongs to the first device whose last key of b is not less, or to the last device. Rows of a with this key
-    are sent there, and so are rows of b with it that are on later devices. If both tables are distributed alike, few
-    rows travel.
+    are sent there, and so are rows of b with it that are on later devices.
     """
     keys, counts = operands[:2], operands[2:]
     dtype = axis.index_dtype("a and b", keys[0].shape[0] + keys[1].shape[0])

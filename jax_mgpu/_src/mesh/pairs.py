@@ -243,7 +243,7 @@ def _window(
     given: dict[str, Any] = {"fill_value": form.fill(0), "disjoint": True}
     every = {"starts": np.append(starts, axis.size * n).astype(edges.dtype), "offsets": edges, "total": total}
     rows = gather_rows(x=axis.gather_rows(form.pack("x", x)), size=end, **every, **given)[0]
-    # Only the run at this side's first cut has rows: XLA would compile a kernel to choose one of the cuts.
+    # The runs at other cuts are empty: XLA would compile a kernel to choose this side's cut.
     offsets = np.array([0, 0, 0, slots] if side else [0, slots, slots, slots], cuts.dtype)
     window = {"starts": cuts, "offsets": offsets, "total": length[None]}
     return form.unpack(gather_rows(x=rows, size=slots, **window, **given)[0])

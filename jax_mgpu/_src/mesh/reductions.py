@@ -116,7 +116,7 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     """A state's derivative is its share of the sum; states that equal an infinite sum have equal shares."""
     largest = jax.lax.stop_gradient(jnp.maximum(*primals))
-    same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # exponents of infinite states
+    same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]
     powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
     total = powers[0] + powers[1]
     parts = [weighted(power / total, tangent) for power, tangent in zip(powers, tangents, strict=True)]
@@ -168,7 +168,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
     """Returns one result, the same on all devices."""
     local = _local(axis, op, x, n, count)
     if isinstance(local, _Named) and local.kind == Kind.ADD and jnp.issubdtype(local.x.dtype, jnp.integer):
-        return local.finish(axis.sum(local.total(count)))  # sums of integers are the same in any order
+        return local.finish(axis.sum(local.total(count)))
     every = _EveryState(axis, local.has_items, local.total(count))
     return local.finish(_or_identity(local, *every.total(local.combine(0))))
 
@@ -246,10 +246,7 @@ def segmented_scan(
 
 
 def number_before(positions: jax.Array, end: jax.Array) -> jax.Array:
-    """Returns how many sorted positions lie before an end of their dtype.
-
-    On a CPU, a search compiles faster than a sum.
-    """
+    """Returns how many sorted positions lie before an end of their dtype."""
 
     def by_search(positions: jax.Array, end: jax.Array) -> jax.Array:
         return insertion_points(end.reshape(1), positions)[0].astype(end.dtype)
@@ -263,7 +260,7 @@ def number_before(positions: jax.Array, end: jax.Array) -> jax.Array:
 def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Returns whether a segment starts here, where the first and last ones start, and the last head's number.
 
-    Without a head, the first position is past the live items, and the last is 0: all items are in one segment.
+    If none starts here, the first position is past the live items, and the last is 0.
     """
     if heads.shape[0] == 0:
         return jnp.zeros_like(live, bool), live, jnp.zeros_like(live), jnp.zeros_like(live)
@@ -306,7 +303,7 @@ class _EveryState:
         axis, beyond = self.axis, 1 if reverse else 0
 
         def nearest(x: jax.Array) -> jax.Array:
-            """Returns the entries of devices in a circle, up to the one before this one, or from the one after it."""
+            """Rotates all devices' entries: those before this device come last or, reversed, those after it first."""
             window = jax.lax.dynamic_slice_in_dim(
                 jnp.concatenate([x, x]), axis.index, axis.size + beyond, allow_negative_indices=False
             )

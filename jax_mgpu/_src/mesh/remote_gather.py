@@ -29,7 +29,7 @@ class Share:
     `lows` and `counts` are those of all devices, and `highs` bound the ranks that have a slot on each device.
     """
 
-    # Each share but the last ones has `_each` ranks; those of the first `_longer` devices have one more.
+    # The first `_longer` shares have `_each + 1` ranks. The others have `_each`, those by `of_slots` at most `_each`.
     _each: jax.Array
     _longer: jax.Array
 
@@ -48,7 +48,7 @@ class Share:
 
     @classmethod
     def of_slots(cls, axis: Axis, total: jax.Array, size: int) -> Share:
-        """Returns shares that fill the devices' slots from the first device on."""
+        """Returns shares that fill the `size` slots of each device, from the first device on."""
         lows = jnp.minimum(axis.devices.astype(total.dtype) * size, total)
         share = cls(axis, lows, jnp.minimum(total - lows, size), size)
         share._each, share._longer = jnp.asarray(size, total.dtype), jnp.zeros_like(total)

@@ -30,8 +30,7 @@ from jax_mgpu._src.ops.segmented_sort import flags_of_gaps
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-# Unless devices share their memory: if the segments at both ends of this device have at most FEW_ITEMS items here, only
-# these are sorted again after the exchange, else all.
+# `_cut_and_sorted` may sort only the segments at both ends of a device again, if each has at most FEW_ITEMS items here.
 FEW_ITEMS = 1 << 16
 
 
@@ -98,8 +97,8 @@ def _cut_and_sorted(
 ) -> list[jax.Array]:
     """Sorts segments on each device, then cuts those that cross a boundary by rank, and exchanges items.
 
-    Only a device's first and last segments can cross a boundary. A device keeps its number of items, so such a segment
-    is cut at the rank of the item at the boundary. After the exchange, these segments or all are sorted again.
+    A device keeps its number of items, so a segment that crosses a boundary is cut at the rank of the item there. After
+    the exchange, items are sorted again.
     """
     name, n = axis.operation, moved[0].shape[0]
 
@@ -203,9 +202,9 @@ def run_goes_on(axis: Axis, live: jax.Array, lasts: Words, firsts: Words) -> jax
 
 
 def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """Returns each item's segment, numbered over all devices; before the first head, an earlier device's."""
+    """Returns each item's segment, numbered over all devices; -1 for items in none."""
     dtype = axis.index_dtype("n", max(n, heads.shape[0]))
-    if heads.shape[0] == 0:  # static, so this holds on all devices
+    if heads.shape[0] == 0:
         return axis.varying(jnp.full((n,), -1, dtype))
     live = axis.live("n", n, count)
     (ids,) = _search(offsets=heads, total=count, size=n, return_rank=False)
@@ -217,7 +216,7 @@ def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.A
 def segmented_shift(
     axis: Axis, x: jax.Array, heads: jax.Array, by: jax.Array, count: jax.Array, fill: jax.Array
 ) -> jax.Array:
-    """Fetches each row and its segment's number from its device."""
+    """Fetches the row that moves to each place, and the number of its segment."""
     n = x.shape[0]
     live = axis.live("x", n, count)
     lives = axis.gather(live)

@@ -1,7 +1,4 @@
-"""Selections, runs and ranks over a mesh axis.
-
-Selected items and starts of runs stay on their devices; partitions, distinct keys and ranks move items.
-"""
+"""Selections, runs and ranks over a mesh axis."""
 
 from __future__ import annotations
 
@@ -81,16 +78,16 @@ def _partition_of_all(
 def _partition_by_ranks(
     axis: Axis, leaves: list[jax.Array], keep: jax.Array, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Partitions each device's items, and sends each device a range of ranks of kept items, and one of the others."""
+    """Partitions each device's items, then moves kept items and the others to the devices of their ranks."""
     n = keep.shape[0]
     live = axis.live("keep", n, count)
     moved, kept = local_partition(leaves, keep, count=count_of(count))
     lives, kepts = axis.gather((live, kept.astype(live.dtype)))
     total, ends = kepts.sum(dtype=live.dtype), jnp.cumsum(lives, dtype=live.dtype)
-    edges = jnp.append(ends - lives, ends[-1:])  # where devices begin in the global array
+    edges = jnp.append(ends - lives, ends[-1:])
 
     def parts(begins: jax.Array, counts: jax.Array, ranks_at: jax.Array) -> Parts:
-        """Sends `counts` items from `begins` on to devices whose ranks begin at `ranks_at`."""
+        """Returns the parts that send `counts` items, which start at `begins`, to the devices of their ranks."""
         cuts = jnp.clip(ranks_at[None, :] - begins_of(counts)[:, None], 0, counts[:, None]) + begins[:, None]
         return Parts.between(axis, cuts, n)
 
@@ -235,7 +232,7 @@ def _unique_in_order(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """Returns the first k items of all devices, on each device. Each device first selects k of its own items."""
+    """Returns the first k items of all devices, on each device."""
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
     values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))
@@ -250,10 +247,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
         return TopK(found.values, take_or_fill(positions, found.indices, -1), found.count.astype(own.dtype))
 
     def spread() -> TopK:
-        """Computes how many of each device's k items are among the first k of all.
-
-        Devices put these items into separate slots, and add the slots up.
-        """
+        """Finds how many items each device has among the first k, and adds up slots with one device's item each."""
         taken, zero = jnp.minimum(lives.sum(dtype=own.dtype), k), jnp.zeros_like(own)
         if axis.size > 1 and k > 0:
             counts = jnp.minimum(lives, k)[:, None]
@@ -273,7 +267,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
 
 
 def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Array) -> jax.Array:
-    """Returns the next marked position on any device, or the number of all items."""
+    """Returns, for each item, the next marked position on any device, or the number of all items."""
     total = axis.sum(live)
     options: dict[str, Any] = {"exclusive": True, "reverse": True, "count": live, "axis_name": axis.name}
     return jnp.minimum(scan(jnp.where(marked, places, total), "min", **options), total)
@@ -350,7 +344,7 @@ def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array],
 
 
 def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns, on all devices, their items at distinct places, by a sum; each place has at most one summand."""
+    """Returns, on all devices, the items of each device at their places, by a sum; no two items share a place."""
     return axis.sum(jnp.zeros_like(x).at[places].set(x, mode="drop", unique_indices=True))
 
 

@@ -24,9 +24,8 @@ class SortedPair:
     """Two arrays, each sorted over all devices, and the place of each key of one among the other's.
 
     Devices that share their memory gather the other array and search in it; keys to look up may then have any order.
-    Elsewhere, a key's place is on the first device whose last key of the other array is not before it. The keys with
-    places on another device form a run, as both arrays are sorted. Each run visits its device, and places come back. If
-    both arrays are distributed alike, few keys travel; otherwise there are more rounds, of bounded size.
+    Elsewhere, the keys with places on another device form a run. Each run visits that device in rounds of bounded size,
+    and places come back.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):

@@ -1,1 +1,1 @@
-"""The operations, one module per family."""
+"""The operations: modules of families, and modules that families share."""

@@ -341,7 +341,7 @@ class Groups(SegmentedItems):
 def filled_groups(leaf: Leaf, results: jax.Array, used: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Returns the results of groups, and the leaf's `fill` in unused slots."""
     plain, restore = plain_leaves([results])
-    fill = leaf.fill  # holding the leaf would keep its tracer alive
+    fill = leaf.fill
     kept = keeping_bits(lambda x, used: select(used, x, jnp.full_like(x, fill)), plain[0], used)
     return restore([kept])[0].astype(dtype)
 

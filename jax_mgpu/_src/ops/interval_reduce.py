@@ -47,7 +47,7 @@ from jax_mgpu._src.ops.sorted_search import _search
 
 __all__ = ["interval_reduce"]
 
-LEVELS = 4  # a block of 16 items is halved 4 times; each level has a table of all items, and there are two more tables
+LEVELS = 4  # a block of 16 items is halved 4 times
 
 
 @jit_eager("op", "map", "dtype")
@@ -131,7 +131,7 @@ def _reduce_leaf(leaf: Leaf, starts: jax.Array, ends: jax.Array, count: jax.Arra
 
 @jax.custom_jvp
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Returns a product whose derivative is 0 for a cotangent of 0: unused states may be infinite."""
+    """Returns a product whose derivative is 0 for a cotangent of 0, even where a factor is infinite."""
     return a * b
 
 
@@ -192,7 +192,7 @@ def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> t
     For each level, the entry of a state combines the states between it and the middle of its part, itself included. In
     the last two tables, it combines the states from it to the end of its block, and from the start of its block to it.
     """
-    tables, begins, ends = [], states, states  # at first, each part is one state
+    tables, begins, ends = [], states, states
     for level in range(levels):
         (left_begins, right_begins), (left_ends, right_ends) = (_halves(x, level) for x in (begins, ends))
         tables.append(_whole(left_ends, right_begins))

@@ -249,7 +249,7 @@ def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> Join
     """Joins keys in any order.
 
     Pairs of rows of long tables may be found in the order of keys, and then sorted by a's row. If `size` is too small
-    for all pairs, `_expanded` joins instead, because the sort would not keep the first ones.
+    for all pairs, `_expanded` joins instead.
     """
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     if not is_long_permutation(n_a) or not found.null_equal or size > 2 * (n_a + n_b):
@@ -273,8 +273,7 @@ def rows_by_key(
 ) -> list[jax.Array]:
     """Returns the rows of a and b in each row of a join of unsorted codes, and the number of rows.
 
-    Rows come in any order, but those of one row of a are in b's order. If there are more than `size` rows, any of them
-    may be missing.
+    Rows of one row of a are in b's order. If there are more than `size` rows, any of them may be missing.
     """
     n_a, n_b = (code.shape[0] for code in codes)
 

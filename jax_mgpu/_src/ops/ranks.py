@@ -231,7 +231,7 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
 def _is_extremum(dtype: DTypeLike, k: int, largest: bool) -> bool:
     """Whether argmax or argmin finds the first item.
 
-    Of floats, argmin does not: it prefers a NaN, which is the largest item in a sort.
+    Argmin prefers a NaN, which comes last in a sort.
     """
     return k == 1 and (largest or jnp.issubdtype(dtype, jnp.integer))
 
@@ -252,8 +252,8 @@ def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> S
 def _candidates_room(n: int, k: int, width: int) -> int:
     """Returns room for the candidates of a row.
 
-    CUDA's kernels bound the candidates by an item of a sample: that of rank `k * sample / n`, plus about four standard
-    deviations. The room is for about five standard deviations more.
+    CUDA's kernels bound the candidates by the item of a sample of rank `k * sample / n`, plus about four standard
+    deviations. The room is for about five more.
     """
     # candidate_sample of ffi/ops/top_k_candidates/plan.h
     sample = min(max(n // 24, 2048), 2**15 // max(width, 4), n)
@@ -275,7 +275,7 @@ def _def_jvp(operation: Operation) -> None:
 
 # Items are selected rather than sorted if k is at most n // SELECTED_PART.
 SELECTED_PART = 4
-CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
+CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h
 CUDA_MIN_ROW = 2048  # shorter rows may be sorted if there are more than CUDA_FEW_ITEMS items
 CUDA_FEW_ITEMS = 2**16
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects up to 64 items of a row of at most 2,048
@@ -326,7 +326,7 @@ class _SegmentedTopK(Operation):
     """A selection in each segment."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether CUDA sorts the segments: for a large k, and for a smaller one if segments are long."""
+        """Whether plain JAX runs: on CUDA, if k is large."""
         k: int = attributes["k"]
         if platform != "cuda":  # on other platforms, an exported program may not know the number of items
             return False

@@ -218,7 +218,7 @@ def reduce(
 def _reduced(
     name: str, leaves: list[Leaf], n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> list[jax.Array]:
-    """Reduces leaves, or segments of them; kernels map the items if they can."""
+    """Reduces leaves, or segments of them."""
     load, leaves = one_leaf(load, leaves)
     primitive = "reduce_by_function" if heads is ABSENT else "segmented_reduce_by_function"
 
@@ -562,7 +562,7 @@ def run_reduce_by_key(
 
 
 def first_keys(keys: jax.Array | Columns, firsts: jax.Array, starts: jax.Array) -> Any:
-    """Returns the first key of each run, 0 past the runs. Columns are gathered at the starts of the runs."""
+    """Returns the first key of each run, 0 past the runs."""
     return keys.structure([_firsts(x, starts) for x in keys.arrays]) if isinstance(keys, Columns) else firsts
 
 
@@ -692,7 +692,7 @@ def reduction_jvp(
         return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
     if kind == Kind.MUL:
         return results, [of_product(x, dx)]
-    index_dtype(f"derivative of {name}", "x", x.shape[0])  # raises if indices do not fit; only derivatives need them
+    index_dtype(f"derivative of {name}", "x", x.shape[0])  # raises if indices do not fit
     return results, [take_columns(dx, reduced(x, kind.index_of))]
 
 
@@ -701,7 +701,7 @@ def _logsumexp_weights(
 ) -> jax.Array:
     """Returns each item's share of the sum of exponentials; 0 in no segment.
 
-    `exact` is rounded, so exponentials of `x - exact` need not add up to 1, and are divided by their sum.
+    Exponentials of `x - exact` are divided by their sum, because `exact` is rounded.
     """
     shift = jax.lax.stop_gradient(where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
@@ -795,7 +795,7 @@ def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
 
 
 class _SegmentedReduce(Operation):
-    """A reduction of segments. A batch of adjacent columns can be a reduction of rows."""
+    """A reduction of segments of a vector."""
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, count = operands

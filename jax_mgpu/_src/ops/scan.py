@@ -60,7 +60,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
 
-# In a batch, `_ScanRows` transposes problems with fewer items.
+# For problems in a batch with fewer items, `_scan_rows` runs plain JAX.
 LEAST_ROW_ITEMS = 1024
 
 
@@ -492,7 +492,7 @@ def before_map(
     name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
 ) -> Callable[[jax.Array], jax.Array]:
     """Returns a function that applies `inside_segments` to an array before `map`."""
-    given = None if axis_name is None else count  # on one device, dead items have no derivatives
+    given = None if axis_name is None else count
 
     def inside(x: jax.Array) -> jax.Array:
         with by_construction():  # heads are checked where they are used
@@ -643,7 +643,7 @@ def _extremum_tangents(
     flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
     indices, *last = _scan.run(primals, op=kind.index_of, **flags)
     positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
-    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place with its index
+    by = (-1 if reverse else 1) if exclusive else 0  # an index first appears this far from its item
     firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
     # A position without an index is a run of its own. In reverse, a run ends at `indices + by`, and the next one begins
     # behind it.
@@ -768,7 +768,7 @@ def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes:
 
 
 class _Scan(Operation):
-    """A scan of a vector. Logsumexp runs in plain JAX."""
+    """A scan of a vector."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         del operands, platform, devices

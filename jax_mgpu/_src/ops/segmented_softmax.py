@@ -141,7 +141,7 @@ def _normalize(
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
     """Returns the softmax of each column over each segment, and over the rows before the first head; 0 if dead."""
     rule = Rule.LOG_SOFTMAX if log else Rule.SOFTMAX
-    int(rows.shape[0])  # this raises if the number of rows is unknown, with the name of the called function
+    int(rows.shape[0])  # raises if the number of rows is unknown
     absent = jnp.zeros((0, 0), rows.dtype)  # it has the rank of tangents, so that batches can repeat it
     return _segmented_softmax(x=rows, t=absent, heads=heads_from_zero(heads), count=count, rule=rule)[0]
 

@@ -227,7 +227,7 @@ class Numbers:
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
     def places(self) -> jax.Array:
-        """Returns the position of each key to look up; the last position, which is empty, for keys out of range."""
+        """Returns the position of each key; the last position, which is empty, for dead keys and keys out of range."""
         inside = (self.keys >= self.least) & (self.keys <= self.greatest)
         if self.live.size:
             inside &= live_mask(self.keys.shape[0], self.live)
@@ -428,7 +428,7 @@ class AsofJoin(NamedTuple):
 
 
 class GroupTable:
-    """The integer groups of b, as numbers of entries of a kernel's table.
+    """The range of b's integer groups; a kernel's table has an entry for each number in it.
 
     Attributes:
       always_fits: whether the table has room for all values of the groups' dtype.
@@ -453,7 +453,7 @@ class GroupTable:
         self.number = jnp.minimum(span, MAX_GROUPS - 1).astype(jnp.int32) + 1
 
     def operands(self, a_groups: jax.Array, b_groups: jax.Array) -> dict[str, jax.Array]:
-        """Returns the kernels' operands of groups."""
+        """Returns the kernels' operands: both sides' groups, the first group, and the number of entries."""
         words = {"a_groups": a_groups, "b_groups": b_groups, "first_group": self.least[None]}
         words = {argument: self._words(x) for argument, x in words.items()}
         return {**words, "group_count": self.number[None]}
@@ -470,7 +470,7 @@ class GroupTable:
 
 
 def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...], length: int) -> tuple[Any, ...]:
-    """Returns the columns of by_a or by_b: at most 7, because the times become one more."""
+    """Returns the columns of by_a or by_b, at most 7."""
     keys, _ = expect_keys(name, argument, by)
     columns = tuple(columns_of(keys))
     if len(columns) > 7:

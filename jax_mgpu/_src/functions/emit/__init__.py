@@ -4,7 +4,7 @@ A small array becomes a NumPy array of names, one per scalar. A primitive that w
 each element; one that only moves elements moves names, without a line. Large captured arrays stay in memory.
 ffi/jit/function_data.cc checks the lines and writes C++ from them; ffi/function/primitives.h defines the operations.
 
-Each of these modules uses only those before it:
+A module of this list uses modules before it:
 
 - scalars.py, layout.py, memory.py: scalars, leaves of an item, captured arrays.
 - lines.py: the lines of a function, and names of their results.

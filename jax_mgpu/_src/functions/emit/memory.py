@@ -1,4 +1,4 @@
-"""Captured arrays that stay in memory, and views of them."""
+"""Captured arrays that stay in memory, and views of these arrays."""
 
 from __future__ import annotations
 
