@@ -60,7 +60,7 @@ class Signed:
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an operand: an array, a float or a complex number. Other values are part of a program's key."""
+        """Whether this is an operand: an array, a float or a complex number. Other values are static."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 

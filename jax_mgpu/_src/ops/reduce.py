@@ -164,8 +164,8 @@ def reduce(
       count: the number of live items, an integer scalar (default `n`). Items past it are ignored.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
-        structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
-        load an item. Over a mesh axis, a position is that in the global array.
+        structure and dtype; x is then any pytree of arrays with leading axis `n`. CUDA kernels may evaluate it as
+        they load an item. Over a mesh axis, a position is that in the global array.
       dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
         it too, including sums and products of integers, except for indices, the numbers of `"nunique"` and `"count"`,
         and the bools of `"any"` and `"all"`. Means, variances and medians need a float dtype. A function `op` accepts

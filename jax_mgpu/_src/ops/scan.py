@@ -133,8 +133,8 @@ def scan(
         It is the first result of an exclusive scan. Exclusive scans with `initial` need no identity, except over a mesh
         axis. Totals include it. `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
-        structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
-        load an item. Over a mesh axis, positions are global.
+        structure and dtype; x is then any pytree of arrays with leading axis `n`. CUDA kernels may evaluate it as
+        they load an item. Over a mesh axis, positions are global.
       emit: a function of a state (the scan's value at a position), or of a state and its position. The scan returns its
         results, which may be any pytree, and 0 past the count. Totals are states.
       dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.

@@ -248,8 +248,8 @@ def select(
       TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    The result is linear in `x`; the transpose puts zeros where items were dropped. Time is O(n + size): a pass over the
-    mask counts the kept items of each tile, and a second pass moves them.
+    Tangents are selected likewise; the transpose puts zeros where items were dropped. Time is O(n + size): a pass over
+    the mask counts the kept items of each tile, and a second pass moves them.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
