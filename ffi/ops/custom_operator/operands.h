@@ -20,8 +20,8 @@ class Workspace;
 // count [.., 1], the number of live items, or absent. A leaf is one array of a caller's pytree.
 // Results: the leaves of the operation's results. Attributes:
 //   leaves, captures            the numbers of the leaves and of the captured arrays among the operands
-//   results                     the number of leaves of a result
-//   result_bytes                the bytes of a result in all its leaves
+//   results                     the number of leaves of each result
+//   result_bytes                the bytes of one item of a result, in all leaves
 //   batch_rank                  the number of batch axes
 //   item_bytes, widest, packed  the sizes of an item (ItemShape)
 //   state_bytes                 the bytes of a state

@@ -48,8 +48,8 @@ struct GroupTask {
   }
 };
 
-// Bits that depend on all bits of a key (after the finalizers of MurmurHash3).
-// The highest ones number the bucket, the lowest ones the entry.
+// Bits that depend on all bits of a key (after the finalizers of MurmurHash3). The
+// highest ones number the bucket, the lowest ones say where a search in a table begins.
 __device__ __forceinline__ uint32_t hash_of(uint32_t key) {
   key = (key ^ key >> 16) * 0x85ebca6bu;
   key = (key ^ key >> 13) * 0xc2b2ae35u;

@@ -1,6 +1,6 @@
-// interval_move with `adds`: a block has a tile of the result. Begins and ends of intervals do not descend there,
-// so the intervals that contain a row are consecutive; a scan of marks at begins and ends finds them.
-// Rows of x are added in the order of the intervals.
+// interval_move with `adds`: a block has a tile of the result. Intervals begin and end in
+// the result in their order, so those that contain a row are consecutive; a scan of marks
+// at begins and ends finds them. Rows of x are added in the order of the intervals.
 #pragma once
 
 #include "algorithm/row_tiles.h"

@@ -52,9 +52,9 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
   }
 }
 
-// A route that gathers, scatters or does both. Distances from outputs to rows wrap.
-// IntervalMoveOperands::is_wide chooses their width, and starts have the same width.
-// A kernel that learned the width at run time read outside of arrays (docs/notes/reliability.md).
+// A route that gathers, scatters or does both. Distances from outputs to rows wrap;
+// they are as wide as starts (IntervalMoveOperands::is_wide). A kernel that learned
+// the width at run time read outside of arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;

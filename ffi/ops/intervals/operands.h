@@ -115,15 +115,15 @@ struct IntervalMoveOperands {
   }
 
   // Whether to try the kernels for intervals of unit_length() items.
-  // If the lengths differ, a large scatter is slower by these.
+  // In a large scatter, the trial costs too much if lengths differ.
   bool has_likely_units() const {
     constexpr int64_t kMaxScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMaxScattered && !is_large())) && !has_order();
   }
 
-  // The number of sweeps over the outputs in a large gather with likely units.
+  // The number of sweeps over the outputs
+  // in a large gather with likely units.
   // A sweep gathers from one part of x.
-  // Three sweeps take a third less time than one (2^24 words of 4 bytes, H200).
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMaxSweeps = 3;

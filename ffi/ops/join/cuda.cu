@@ -1,6 +1,6 @@
-// Unless rows are short, merge path cuts both inputs into tiles. A block merges a tile, which counts the partners of
-// its items of A, and a look-back over the tiles finds where the output rows of these items go.
-// In a second kernel, blocks share the tiles with very many output rows.
+// Unless rows are short, merge path cuts both inputs into tiles. A block merges a tile and counts
+// the partners of the tile's items of A, and a look-back over the tiles finds where the output
+// rows of these items go. In a second kernel, blocks share the tiles with very many output rows.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch.h"
 #include "ops/join/join_tiles.cuh"

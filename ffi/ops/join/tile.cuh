@@ -1,5 +1,5 @@
-// A block merges a tile of a join, which counts the partners of its items of A.
-// Its warps then share the output rows.
+// A block merges a tile of a join, and counts the partners of the
+// tile's items of A. Then the block's warps share the output rows.
 #pragma once
 
 #include "cuda/block/count_look_back.cuh"

@@ -1,4 +1,4 @@
-// Moves rows by a load-balancing search of short rows: each output asks the operation's route for its move.
+// Moves for batches of short problems. Each output asks the operation's route where to read and write.
 #pragma once
 
 #include "cuda/block/work_rows.cuh"
@@ -23,8 +23,8 @@ __device__ RowMove move_in_row(const WorkRows& rows, const Route& route, int slo
   });
 }
 
-// The least number of blocks on a multiprocessor: as many as
-// its threads allow, if the kernel then has enough registers.
+// The least number of blocks per multiprocessor,
+// if the kernel then has enough registers.
 template <typename Word, bool kWideRows, typename Route>
 constexpr int short_row_blocks() {
   using Slot = typename Route::Slot;

@@ -13,9 +13,9 @@ class Workspace;
 constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 
-// Operands: x [.., n]; ranks [.., m]; count [.., 1], the number of live items, or absent. Result: values [.., m]. A
-// negative rank gives the first item, and a rank past the live items the last of these. Without live items, the result
-// is 0. A NaN of the result has the same bits for all NaNs of a row, and a zero is +0.
+// Operands: x [.., n]; ranks [.., m]; count [.., 1], the number of live items, or absent. Result: values
+// [.., m]. A negative rank gives the first item, and a rank past the live items the last of these.
+// Without live items, the result is 0. All NaNs of a row's result have the same bits, and a zero is +0.
 struct OrderStatisticsOperands {
   DType key_type;
   int64_t rows;

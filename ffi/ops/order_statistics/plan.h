@@ -7,8 +7,8 @@ namespace mgpu {
 // The most ranks whose counters fit a block's shared memory on every device.
 constexpr int kMaxRanks = 7;
 constexpr int64_t kRankPart = 1 << 14;  // a row has at most ceil_div(length, kRankPart) blocks
-// A sample of a row gives an interval for each rank, if there
-// are at most kMaxIntervals ranks, and if rows have at least
+// A row may be sampled (sampled_intervals.cuh) if there are
+// at most kMaxIntervals ranks, and if rows have at least
 // kRankSampledRow items each and kRankSampledItems together.
 constexpr int kMaxIntervals = 3;
 constexpr int64_t kRankSampledRow = 1 << 18;

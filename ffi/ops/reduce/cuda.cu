@@ -75,8 +75,8 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
   }
 }
 
-// Reduces whole rows in equal shares, or rows of whole vectors by packs (several rows at a time in a warp) or by loops.
-// Returns false for other rows, and if reduce_short_rows is faster.
+// Launches a kernel for WholeRows (kernels.cuh), if the rows are such and a
+// kernel is faster for them than reduce_short_rows. Returns whether it did.
 template <typename Operator>
 bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const reducing::Reduction<Operator>& reduction,
                        const Operator& op, cudaStream_t stream) {
@@ -88,7 +88,7 @@ bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const r
   const auto blocks = [&](int64_t block_rows) {
     return static_cast<unsigned>(ceil_div<int64_t>(segments.rows, block_rows));
   };
-  // Equal shares, and packs of rows of over 8 vectors, have many lanes per row. This pays if states combine quickly.
+  // Equal shares, and packs of rows of over 8 vectors, pay if states combine quickly.
   using State = typename Operator::State;
   constexpr bool kFoldsQuickly =
       !Operator::kGivesIndex && sizeof(State) <= maximum<size_t>(4, sizeof(typename Operator::Element));

@@ -197,8 +197,8 @@ constexpr int kPacks = 2;
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 
-// Rows without dead items, of whole vectors or of a half or a quarter of a vector. This has few members, because
-// parameters take time to load.
+// Rows without dead items. A row is some whole
+// vectors, or a half or a quarter of a vector.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;

@@ -24,9 +24,9 @@ struct ReduceOperands : OperatorOperands {
   char* layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
-// The ends of all segments, as one non-decreasing sequence over all rows. In each row, the first head closes the gap
-// before it, and each other head the segment before it. Then the end of the live items closes the last segment, and the
-// end of the row the dead items.
+// The ends of all segments, as one non-decreasing sequence over all rows:
+// in each row the heads, then the end of the live items, then the end of
+// the row. An end closes the segment, the gap or the dead items before it.
 struct SegmentEnds {
   Segments segments;
 

@@ -6,13 +6,13 @@
 
 namespace mgpu {
 
-// The bytes of a row that a block reduces (a chunk). If all rows have
-// more bytes than kReduceMaxChunks chunks, a chunk is twice as long.
+// The bytes of a row that a block reduces (a chunk). If the rows have more
+// bytes together than kReduceMaxChunks chunks, a chunk is twice as long.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMaxChunks = 2048;
-// If there are kReduceMinBlockRows to kReduceMaxBlockRows rows, of
-// up to kReduceBlockRowBytes each, a chunk is a whole row. One block
-// reduces it, and these blocks fill the reference device about once.
+// If there are kReduceMinBlockRows to
+// kReduceMaxBlockRows rows, of up to
+// kReduceBlockRowBytes each, a chunk is a whole row.
 constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
 constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;
@@ -33,8 +33,8 @@ struct SegmentTiling {
 
   int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }
 
-  // The number of items before each tile, and the states of the tile's first and last segments. The last one also has a
-  // flag that says whether there is an end in the tile.
+  // The number of items before each tile, and the states of the tile's first and last
+  // segments. `open` also has a flag for each tile: whether the tile has an end.
   struct Scratch {
     int64_t* items_before;
     char* opening;

@@ -238,7 +238,7 @@ class Places {
 
   __device__ __forceinline__ bool in_table(int k) const { return kHoldsAll || in_table_[k]; }
 
-  // If the item has no result, the place is any that may be read.
+  // If the item has no result, returns an address that may be read.
   template <typename State>
   __device__ __forceinline__ State* address(int k, State* table, State* states) const {
     if constexpr (kHoldsAll) return table + (is_used(k) ? entry_of(slots_[k]) : 0);

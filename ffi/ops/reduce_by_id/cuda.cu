@@ -1,5 +1,5 @@
-// Launches of reduce_by_id: combine_by_id.cuh, sum_by_id.cuh and sum_by_digits.cuh for sums of floats, and
-// kernels.cuh.
+// Launches of reduce_by_id: the kernels of combine_by_id.cuh and kernels.cuh and,
+// for sums of floats of up to 32 bits, those of sum_by_id.cuh and sum_by_digits.cuh.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/combine_by_id.cuh"
@@ -43,7 +43,7 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
   launch_overlapping(call, stream, combine_parts<Operator>, blocks, kCombineWarps * kWarp, 0, reduction, op);
 }
 
-// The blocks per problem: as many as fill the device, if each has enough items to be worth a table (`min_items`).
+// The blocks per problem: at most as many as fill the device, unless a block then had over kMaxPartItems items.
 int64_t parts_of(const ReduceByIdOperands& operands, int64_t device_blocks, int64_t min_items) {
   const int64_t items = operands.segments.length * operands.width;
   const int64_t device_parts = maximum(device_blocks / operands.segments.rows, int64_t{1});

@@ -14,10 +14,10 @@ constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
 constexpr int64_t kIdPartItems = 1 << 14;  // items for each part, if there are fewer than kIdMaxParts
 // sum_ranges (sum_by_id.cuh) sums few floats, if kSumRanges blocks per problem have room for all limbs.
-constexpr int64_t kFewSumItems = 1 << 14;  // the most floats of a problem, times the number of problems up to 8
+constexpr int64_t kFewSumItems = 1 << 14;  // the most floats of a problem times min(problems, 8)
 constexpr int64_t kSumRanges = 128;
-// Up to so many limbs of all results are cleared without a pass over the items that finds the limbs in use
-// (find_limbs).
+// Up to so many limbs of all results, or up to one per item, are cleared
+// without a pass over the items that finds the limbs in use (find_limbs).
 constexpr int64_t kMaxClearedLimbs = int64_t{1} << 21;
 // sum_items has blocks of kSpreadThreads threads for at most kMaxSpreadItems floats, and at most kSpreadItemsPerSlot
 // for each result.

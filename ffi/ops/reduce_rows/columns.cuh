@@ -44,7 +44,7 @@ struct Neighbours {
     for (int i = 0; i < kWords; ++i) neighbours.words[i] = reinterpret_cast<const Word*>(from)[i];
     return neighbours;
   }
-  // Only the first `columns` columns are loaded, `part` of them at a time.
+  // Loads the first `columns` columns, a multiple of `part`.
   __device__ __forceinline__ static Neighbours load(const Item* from, int columns, int part) {
     if constexpr (kCount == 1) {
       return load(from);
@@ -67,7 +67,7 @@ struct Neighbours {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) __stcs(reinterpret_cast<Word*>(to) + i, words[i]);
   }
-  // Only the first `columns` columns are stored, `part` of them at a time.
+  // Stores the first `columns` columns, a multiple of `part`.
   __device__ __forceinline__ void stream(Item* to, int columns, int part) const {
     if constexpr (kCount == 1) {
       stream(to);

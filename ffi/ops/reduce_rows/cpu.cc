@@ -19,8 +19,8 @@ struct Columns {
   int64_t count;
 };
 
-// Reduces segments of rows by an operator that it calls on whole blocks of rows, and on arrays of states as bytes, so
-// that this part is compiled once for all operators.
+// Reduces segments of rows. The operator is called by virtual functions, on blocks of rows
+// and on arrays of states as bytes, so this class is compiled once for all operators.
 class SegmentedRows {
  public:
   SegmentedRows(const GatheredRowsOperands& operands, int64_t state_bytes)

@@ -9,8 +9,8 @@ constexpr int kJoinThreads = 512;
 constexpr int kJoinLeastLanes = 8;  // the fewest lanes that join_tiles gives a tile
 constexpr int kJoinSerial = 16;     // tiles of a segment that a lane joins; if there are more, the whole block does
 
-// Combines the states that tiles left open, from the first tile with a part of the segment on, with the last tile's own
-// part. A tile has a power of two of lanes, for the columns of a slice.
+// For each segment that a tile's first end closes: combines the states that earlier tiles left
+// open with the tile's own part. A tile has a power of two of lanes, and a lane one column.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads)
     join_tiles(RowReduction<Operator> reduction, Operator op, int lane_bits) {

@@ -129,8 +129,8 @@ struct TileProblems {
   static constexpr int kMostUnits = 1 << 16;
 };
 
-// Lists the tile's ends (Walk::ends), and sets the end before them, in shared memory. Returns the number of the result
-// from which those of the ends are counted.
+// Fills `ends` (Walk::ends), and sets end_before to the position of the end before
+// the tile's first one. Returns the result from which `ends` counts results.
 template <typename Operator>
 __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
                                              int64_t& end_before, uint32_t* ends) {
@@ -529,8 +529,8 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
   }
 }
 
-// All threads bring rows of up to kStates columns to shared memory in turn; then each thread takes one row after the
-// other.
+// All threads together bring rows of up to kStates columns to
+// shared memory. Then each thread takes one row after the other.
 template <Weights kWeights, int kStates, typename Operator>
 __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
     reduce_short_rows(RowReduction<Operator> reduction, Operator op) {

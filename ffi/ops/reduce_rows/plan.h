@@ -5,11 +5,11 @@
 
 namespace mgpu {
 
-// A worker is some neighbouring lanes, at most 32, which take one row after the
-// other; each lane has a vector of columns. Rows with more columns are cut into
-// slices. A block's workers consume shares of a tile of items and segment ends. Short
-// rows (is_staged) are first brought to shared memory as states, by all threads in
-// turn.
+// A worker is up to 32 neighbouring lanes with a vector of columns
+// each, which take one row after the other. If rows have more
+// columns, slices of columns are taken separately. A block's workers
+// consume shares of a tile of items and segment ends. All threads
+// first bring short rows (is_staged) to shared memory, as states.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
 constexpr int kReduceRowsTileBytes = 28 << 10;    // the shared memory for a tile's units

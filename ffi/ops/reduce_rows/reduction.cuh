@@ -41,7 +41,7 @@ struct RowReduction {
   bool finds_tiles;  // whether each block searches for its own tile
   int part;          // the columns that are moved at once: a vector, or a part of one
   bool long_rows;    // whether the number of a row may have more than 32 bits
-  bool is_plain;     // whether `part` is a vector, and the numbers and bytes of rows have 32 bits
+  bool is_plain;     // whether `part` is a vector, and row numbers and the bytes of a row fit 32 bits
   int lane_bits;     // a worker has 1 << lane_bits lanes
   int worker_units;
   SplitSegment* split;  // for each tile

@@ -59,7 +59,7 @@ struct ThreadItems {
   }
 };
 
-// Lists the number of the tile's items before each of its ends, and sets the end before them, in shared memory.
+// ends[i] becomes the number of the tile's items before its end i, and end_before the position of the end before end 0.
 template <typename Operator>
 __device__ __forceinline__ void list_column_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
                                                  int64_t& end_before, uint32_t* ends) {
@@ -81,8 +81,8 @@ __device__ __forceinline__ void list_column_ends(const RowReduction<Operator>& r
   }
 }
 
-// Adds the open sums of the threads before, back to the last thread with an end, to a thread's first closed sum or, if
-// the thread has no end, to its open sum. Stores what the tile leaves for its neighbours.
+// Completes the first closed sum of each thread with an end by the sums
+// of earlier threads. Stores what the tile leaves for its neighbours.
 template <typename Operator, typename State = typename Operator::State>
 __device__ __forceinline__ void join_threads(const RowReduction<Operator>& reduction, bool has_end, State sum,
                                              uint32_t* first_closed) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void join_threads(const RowReduction<Operator>& reduc
   }
 }
 
-// A closed sum takes the place of its end in shared memory, so that all threads store the results in turn.
+// A closed sum takes the place of its end in shared memory. Neighbouring threads then store neighbouring results.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
     sum_weighted_column(RowReduction<Operator> reduction, Operator op) {
