@@ -129,7 +129,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """Returns a reduction by key; CUB writes only the runs, our function n / `shortening` slots."""
+    """Returns a reduction by key, with room for n / `shortening` runs."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
