@@ -257,8 +257,8 @@ __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_
       : "memory");
 }
 
-// ---- Asynchronous copies from device to shared memory. On sm_80 and newer, items of 4, 8 and 16 bytes are copied
-// asynchronously. All others are copied at once.
+// ---- Asynchronous copies from device to shared memory. Items of 4, 8 and 16 bytes
+// are copied asynchronously on sm_80 and newer. Otherwise, items are copied at once.
 
 template <typename T>
 __device__ void copy_async(T* shared, const T* global) {

@@ -20,7 +20,7 @@ namespace mgpu {
 //   position TYPE                          the type of the positions that `load` takes
 //   flags [commutes] [reverse] [exclusive] [next]
 //                                          whether combine commutes; the direction and kind of a scan; and, for
-//                                          rows, whether leaves of the next row are read (see below)
+//                                          rows, whether an element has a leaf of the next row (see below)
 //   function NAME [called] [branches]      begins combine, dead, neutral|nothing, load, finish; or, of an order, less
 //   give OPERAND ...                       ends it, with an operand for each scalar that it returns
 //

@@ -183,7 +183,7 @@ struct TileWork {
     __syncthreads();
   }
 
-  // `offsets`[0] is the offset of the object before the tile.
+  // `offsets`[0] is the offset of the object `before`.
   // Positions of invalid offsets are truncated to 32 bits.
   template <typename Offset, typename SlotOf>
   __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {

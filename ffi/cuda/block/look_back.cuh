@@ -105,7 +105,7 @@ struct FlaggedSlot {
 };
 template <typename State>
 struct Slot<SinceRestart<State>> : FlaggedSlot<SinceRestart<State>, State, 1> {};
-// The flag says whether there is an item: the function has no neutral one.
+// The flag is `some`: whether the state has an item.
 template <typename State>
   requires requires(State state) { state.some; }
 struct Slot<State> : FlaggedSlot<State, decltype(State::item), 2> {};
@@ -166,8 +166,8 @@ __device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, in
   return loaded;
 }
 
-// The combination of the aggregates of all tiles before `tile`, in every lane of the one full warp that calls this.
-// `combine` need not commute.
+// Returns the combination of the aggregates of all tiles before `tile`, in their order, to each lane of the
+// one full warp that calls this. The last tile of a span also publishes the link for which the next span waits.
 template <typename Value, typename Combine>
 __device__ Value prefix_of(uint64_t* words, int64_t tiles, int64_t tile, const LoadedSums<Value>& loaded,
                            const Value& aggregate, const Value& identity, Combine combine) {

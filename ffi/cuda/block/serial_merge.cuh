@@ -137,8 +137,8 @@ __device__ void take_head(MergeHeads<Word>& heads, Less less, Word& code, uint32
   heads.take(in_b);
 }
 
-// Takes the next kItems outputs of one merge: their codes, and the shared addresses that they came from. Reads at most
-// one code past the end of the tile.
+// Takes the next kItems outputs of one merge: their codes, and the shared
+// addresses that they came from. Also reads the code after each of them.
 template <int kItems, typename Word, typename Less>
 __device__ void take_merged(const Word* codes, MergeCursor cursor, Less less, Word (&taken)[kItems],
                             uint32_t (&from)[kItems]) {

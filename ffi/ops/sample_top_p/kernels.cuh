@@ -8,7 +8,7 @@
 //   These sums show in which bins the last kept token and the drawn token are.
 // - list_tokens lists the tokens in these bins.
 // - draw_tokens has a block per row.
-//   It finds both tokens among the listed tokens or, if that fails, in the whole row.
+// It searches the listed tokens or, if that fails, the whole row.
 //
 // A weight within a bin is an integer times the weight at the bin's middle,
 // so sums within bins are the same in any order.

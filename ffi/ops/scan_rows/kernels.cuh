@@ -1,7 +1,7 @@
 // A block takes a tile of rows and columns, in shared memory. Its threads form
-// groups with one thread for each column, and each group takes neighbouring
-// rows. A thread walks down its rows twice: first to sum them up, and then,
-// once it knows the sum of all rows before them, to compute the results.
+// groups with one thread for each column, and each group takes neighbouring rows.
+// A thread walks over its rows twice, in the order of the scan: first to sum
+// them up, and then, with the sum of all earlier rows, to compute the results.
 #pragma once
 
 #include "algorithm/quotient.h"

@@ -11,8 +11,8 @@ constexpr int kScanRowsThreads = 256;
 
 using RowLookBack = LookBackTree<16, true>;
 
-// A block loads a tile, some rows of a slice of the columns, into shared memory. A thread walks down a few rows of one
-// column. The tiles follow from the shapes alone.
+// A block loads a tile, some rows of a slice of the columns, into shared memory.
+// A thread takes a few rows of one column. The tiles follow from the shapes alone.
 //
 // If a slice has several tiles, a tile publishes a sum for each of its columns
 // and reads the sums of earlier tiles. Slices of wide rows have about 128 bytes
@@ -31,10 +31,10 @@ struct RowScanTiling {
   static constexpr int64_t most_rows(int64_t element_bytes, int leaves) {
     return (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
   }
-  // After its first row, a thread loads so many rows at
-  // once. A thread has an odd number of rows in all, so
-  // that neighbouring groups read different banks. The
-  // number may be even if a row has 128 bytes (`wide`).
+  // After its first row, a thread loads so many
+  // rows at once. If rows have less than 128 bytes,
+  // a thread has an odd number of rows in all, so
+  // that neighbouring groups read different banks.
   static constexpr int step(int64_t element_bytes, int leaves, bool wide) {
     return leaves == 0 ? 8 : wide && most_rows(element_bytes, leaves) % 5 == 1 ? 5 : 4;
   }

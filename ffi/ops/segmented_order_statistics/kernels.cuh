@@ -1,8 +1,8 @@
-// `sought` is a position in a sorted segment. Ranks of keys are unsigned words in the order
-// of the keys (key_order.h). A group of lanes, or the warp, sorts a short segment in
-// registers. For a longer segment, the warp halves an interval of ranks that contains the
-// sought item, until it is one rank or the warp can sort its items. Long segments are listed
-// with their parts, and each pass over them finds one more digit of the sought items' ranks.
+// The operands' ranks are the sought positions in a sorted segment. The rank of a key
+// is an unsigned word in the order of the keys (key_order.h). A group of lanes, or the warp, sorts
+// a short segment in registers. For a longer segment, the warp halves an interval of words that
+// contains the sought item, until it is one word or the warp can sort its items. Long segments are
+// listed with their parts, and each pass over them finds one more digit of the sought items' words.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -47,8 +47,8 @@ struct Task {
   }
 };
 
-// A group of `lanes` lanes sorts its codes in registers, and then has them in `room`. The order of codes is that of the
-// keys, apart from keys that are equal. All lanes of a warp call this.
+// Each group of `lanes` lanes sorts the codes of its segment in registers, copies
+// them to `room`, and stores the sought items. All lanes of a warp call this.
 template <int kItems, typename Task>
 __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& segment, int ranks, int lanes,
                                             typename Task::Code* room) {
@@ -115,7 +115,7 @@ class WarpSegment {
     return fold_warp(count, [](int a, int b) { return a + b; });
   }
 
-  // Finds an interval that contains the sought item, and has at most 32 items or only one rank.
+  // Finds an interval of words that contains the sought item, and has at most 32 items or only one word.
   __device__ void narrow(int sought) {
     low_ = 0;
     high_ = static_cast<Word>(~Word{0});
@@ -157,7 +157,7 @@ class WarpSegment {
   int size_;
   int lane_;
   Code* room_;
-  Word low_ = 0, high_ = 0;      // the ranks of the interval's ends
+  Word low_ = 0, high_ = 0;      // the words at the interval's ends
   int before_ = 0, within_ = 0;  // numbers of items below the interval, and in it
   Code sorted_ = 0;
 };

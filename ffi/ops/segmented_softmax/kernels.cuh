@@ -1,5 +1,5 @@
-// After list_heads (ops/scan), normalize_tiles or differentiate_tiles finishes the segments that begin
-// and end in one tile. For the segments that cross a tile's edges, it stores a Part of each column.
+// After list_heads (ops/scan), normalize_tiles or differentiate_tiles finishes each segment that lies
+// between two heads of one tile. For a tile's first and last segments, it stores a Part of each column.
 // join_parts joins these parts along each segment, and close_tiles writes the rows of such segments.
 #pragma once
 
@@ -24,7 +24,7 @@ constexpr int kBlocks = 3;
 // Sums of exponentials below this lose precision, if the maximum is not the segment's own.
 constexpr float kLeastSum = 0x1p-24f;
 
-// For a part of a segment: m and the sum of exp(x - m) over its items x; for tangents, 0 and a sum of terms.
+// For a part of a segment: a number m, and the sum of exp(x - m) over the part's items x; for tangents, 0 and a sum.
 template <typename Float>
 struct Part {
   Float max;
@@ -175,7 +175,7 @@ struct Group {
   __device__ __forceinline__ unsigned earlier() const {
     return ballot & ((1u << (static_cast<int>(threadIdx.x) % kWarp & ~(lanes - 1))) - 1);
   }
-  // The thread's rows whose segments begin and end in the tile.
+  // The thread's rows whose segments lie between two heads of the tile.
   __device__ __forceinline__ unsigned finished() const {
     unsigned rows = ~0u;
     if (!begins_before) rows &= heads ? ~0u << first_head() : 0u;
@@ -628,7 +628,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax
 constexpr int kJoinThreads = 1024;
 constexpr int kJoinWarps = kJoinThreads / kWarp;
 constexpr int kJoinColumns = 8;
-constexpr int kJoinSerial = 16;  // tiles that each part of a warp joins
+constexpr int kJoinSerial = 16;  // the most tiles that a lane joins, if one warp joins a segment's parts
 
 // Joins the parts of each segment that extends past the tile
 // in which it starts. `open` of that tile gets the total.

@@ -50,7 +50,7 @@ bool may_have_blocks(const Problem& problem) {
          problem.method != SortMethod::kPartitioning;
 }
 
-// Merging distributes few long rows over more blocks. Floats of more than 16 bits have no such kernel.
+// Merging distributes few long rows over more blocks. Floats of more than 16 bits have no kernel for this.
 bool are_row_digits(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
   const bool is_long = length(problem) > kLongestByDigits / 2;
@@ -333,7 +333,7 @@ SortScratch SortPlan::layout(Workspace& workspace) const {
       int64_t merges = segments.rows * ceil_div<int64_t>(segments.length, shape.tile());
       if (variant_ != SortVariant::kLongRows) {
         const int64_t cells = segments.rows * ceil_div<int64_t>(segments.length, shape.cell());
-        merges += cells;  // the last tile of each segment may be incomplete
+        merges += cells;  // the last tile of a group may be incomplete
         scratch.cuts = workspace.take<CellCut>(cells);
         scratch.groups = workspace.take<RunGroup>(cells);
         for (GroupTile*& tiles : scratch.group_tiles) tiles = workspace.take<GroupTile>(merges);

@@ -101,7 +101,7 @@ constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
 
 // ---- Data that the kernels pass on.
 
-// The sort of nearly sorted rows merges in phases of kPhaseRounds rounds, which sort groups of kGroupCells cells.
+// The sort of nearly sorted rows merges in phases of at most kPhaseRounds rounds, from up to kGroupCells cells to one.
 constexpr int kPhaseRounds = 2;
 constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 

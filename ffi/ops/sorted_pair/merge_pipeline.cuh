@@ -20,7 +20,7 @@ struct TileKeys {
   Word* buffer;
   Order order;
   MergeCursor runs;
-  bool open;  // so many keys of A and of B follow that merges need no bounds; then keys compare by `open_order`
+  bool open;  // whether merges need no bounds, and keys can be compared by `open_order`
   IntegerOrder<Word> open_order;
 
   // If `diagonal` is past the tile's last item, the cursor is at the ends of both runs.
@@ -204,8 +204,8 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it exists: if tile.a > 0. So are
-// kItems items of A and of B after the tile, with or without kNeighbours, as far as they exist.
+// Up to kItems items of A and of B after a tile are loaded with it. With kNeighbours,
+// so is the item of A before the tile, if there is one (tile.a > 0), to runs.a - 1.
 template <typename Order, int kItems, bool kNeighbours>
 struct MergePipeline {
   using Word = typename Order::Word;
