@@ -23,8 +23,8 @@ struct SoftmaxTiling {
   int slab_columns;
   int tile_rows;
 
-  // Unless rows are shorter, the lanes cover a sector,
-  // or two if rows do not begin where sectors do.
+  // Unless rows are shorter, the lanes cover at least a
+  // sector, or two if rows do not begin where sectors do.
   SoftmaxTiling(int64_t rows, int64_t width, int element_bytes)
       : rows(rows),
         width(width),

@@ -83,7 +83,7 @@ struct TileRuns {
 };
 
 // Each run is followed by `kItems` copies of the
-// largest code, which are sentinels for merges.
+// largest word, which are sentinels for merges.
 template <typename P>
 struct MergeRowsShared {
   static_assert(P::kCell % P::kTile == 0);

@@ -1,5 +1,5 @@
-// All kernels but search_needles run the pipeline of a merge: an item's place in the merge, minus its place in its own
-// operand, is its place in the other operand.
+// The kernels in this file, apart from search_needles, run the pipeline of a merge: an item's
+// place in the merge, minus its place in its own operand, is its place in the other operand.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -171,7 +171,7 @@ __device__ __forceinline__ unsigned merge_matches(const MergeTile& tile, const K
   });
 }
 
-// Stores what cannot be copied in bulk: before sm_90, or if indices have 64 bits.
+// Stores results that are not copied in bulk: before sm_90, or if indices have 64 bits.
 __device__ __forceinline__ void store_matches(const SortedMatchOperands::Side& side, const int32_t* index,
                                               const bool* match, int64_t first, int64_t count, int64_t base) {
   match += place_in_line(side.match, first);
