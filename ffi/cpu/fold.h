@@ -128,7 +128,7 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   }
 }
 
-// The combination of x[begin .. end): fewer than kFew items one by one, more items
+// The combination of x[begin .. end): fewer than kFew items one by one, others
 // by kFew running states, and from 8 * kFew items on by twice as many. Items that
 // fill no whole step are taken from a window of kFew items at the end of the range.
 template <typename Operator>

@@ -109,13 +109,13 @@ struct LibraryTable {
   List<SignatureEntry> signatures;
   List<EnumerationEntry> enumerations;
 
-  // These are null in the CUDA library.
+  // These are null or empty in the CUDA library.
   List<TileSizesEntry> tile_sizes;
   Result<int64_t> (*workspace_bytes)(const CallEntry& call);
   Result<PlanEntry> (*plan)(const CallEntry& call, const Traits& traits);
   Result<const char*> (*function_source)(const char* data);  // the C++ source made from a function's data
 
-  // These are null in the library that is always built.
+  // These are null or empty in the library that is always built.
   List<KernelShapesEntry> kernel_shapes;
   const char* (*compiler_problem)();                             // why NVRTC cannot be used; empty if it can
   void (*set_compiler_folders)(List<const char*> list);          // where NVRTC is looked for

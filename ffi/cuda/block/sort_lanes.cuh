@@ -1,4 +1,4 @@
-// Bitonic sorts of values in the registers of lanes.
+// Sorts of values in the registers of lanes.
 #pragma once
 
 #include "algorithm/serial_merge.h"

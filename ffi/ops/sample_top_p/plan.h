@@ -33,7 +33,7 @@ struct SampleRow {
   SampleRange cut, draw;     // the logits in the bins that have the last kept token, and the drawn one
   bool has_mass;             // whether the bins of `cut` have the token at which the asked mass is reached
   unsigned long long total;  // the sum of all weights
-  unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before these
+  unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before `cut` and `draw`
 };
 
 struct SampleCandidate {

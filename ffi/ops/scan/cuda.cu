@@ -75,7 +75,7 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   }
 }
 
-// Returns false if packs do not pay (takes_packs), or if the arrays do not begin at multiples of 16 bytes.
+// Returns false if packs are not used (takes_packs), or if the arrays do not begin at multiples of 16 bytes.
 template <typename Operator>
 bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const auto task = task_of<Operator>(operands);

@@ -15,7 +15,7 @@ constexpr int64_t kWarpSegment = 1 << 12;  // the most items that a warp takes
 constexpr int kSegmentDigitBits = 8;       // each pass over a longer segment finds one digit
 constexpr int kSegmentDigits = 1 << kSegmentDigitBits;
 
-// Scratch memory for long segments. Digits are those of the sought items' ranks (kernels.cuh).
+// Scratch memory for long segments. Digits are those of the words by which keys are ordered (kernels.cuh).
 struct SegmentedOrderStatisticsOperands::Scratch {
   LongSegments list;
   uint64_t* prefixes;  // [segments, rank_count]: the known digits

@@ -33,7 +33,7 @@ int64_t tile_width(int64_t total, int threads) {
 
 struct TileHeads {
   bool at_start = false;  // the tile's first position is a head
-  int64_t inner = -1;     // the first head after it, or -1
+  int64_t inner = -1;     // the first head after the tile's first position, or -1
   int64_t last = -1;      // the last head, or -1
 };
 

@@ -5,7 +5,7 @@
 namespace mgpu::cuda::sorting {
 
 // The entries that are sorted, as unsigned words. With payload, an entry is a rank (Order::rank) and the item's place,
-// so all entries differ. Without payload, it is a code: equal entries are identical, and may be taken in any order.
+// so all entries differ. Without payload, it is a code; entries that are the same word may be taken in any order.
 template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;

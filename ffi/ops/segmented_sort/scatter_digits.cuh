@@ -24,7 +24,7 @@ struct DigitSums {
   __device__ __forceinline__ unsigned state(Offset word) const { return static_cast<unsigned>(word >> kShift) ^ turn; }
   __device__ __forceinline__ static Offset value(Offset word) { return word & ((Offset{1} << kShift) - 1); }
 
-  // The place in the segment of a digit's first item in `tile`, which is not the first. `column` has the digit's words.
+  // The place in the segment of a digit's first item in a tile after the first. `column` has the digit's words.
   template <int kWindow>
   __device__ __forceinline__ Offset before(const Offset* column, int tile) const {
     Offset sum = 0;
