@@ -62,7 +62,7 @@ def sorted_keys(
 
 
 def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
-    """Returns keys in a stable order."""
+    """Returns the keys, sorted stably."""
     return keys[oracle.sort_indices(keys, descending)]
 
 

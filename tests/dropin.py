@@ -93,7 +93,7 @@ def array(draw: Draw, shape: Sequence[int] | None = None, dtypes: Sequence[str] 
 
 
 def rows(draw: Draw, dtypes: Sequence[str] = DTYPES, finite: bool = False) -> tuple[Any, int | None]:
-    """Returns an array and an axis, which may be invalid."""
+    """Draws an array, and an axis that may be invalid."""
     x = array(draw, None, dtypes, finite)
     return x, pick(draw, -1, 0, None, 1, x.ndim - 1)
 

@@ -61,7 +61,7 @@ def unique_positions(rng: np.random.Generator, m: int = 20, n: int = N) -> np.nd
 
 
 def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np.ndarray, np.ndarray]:
-    """Returns starts and ends of segments, some of which have gaps between them."""
+    """Returns starts and ends of segments; there may be gaps between them."""
     heads = unique_positions(rng, m, n)
     ends = np.append(heads[1:], n) - rng.integers(0, 3, m)
     return heads, np.maximum(heads, ends).astype(np.int32)

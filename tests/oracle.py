@@ -84,7 +84,7 @@ def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
 
 
 def bits(x: np.ndarray) -> np.ndarray:
-    """Returns an array's bits; complex128 is returned unchanged."""
+    """Returns an array's bits as unsigned integers; complex128 is returned unchanged."""
     x = np.ascontiguousarray(x)
     return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
 
@@ -219,12 +219,12 @@ def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False)
 
 
 def total(x: np.ndarray, op: str) -> np.ndarray:
-    """Combines all items in their own type, as scans do."""
+    """Returns the last item of a scan; without items, the identity."""
     return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
 
 
 def summed(x: np.ndarray, op: str) -> np.ndarray:
-    """Converts items to the type of their reduction: for sums and products of 8 and 16 bits, that of jnp.sum."""
+    """Converts items as reductions do: for sums and products, integers of 8 and 16 bits to the type of jnp.sum."""
     is_narrow = op in ("add", "mul") and x.dtype.kind in "iu" and x.dtype.itemsize < 4
     return x.astype(jax.eval_shape(jnp.sum, x).dtype) if is_narrow else x
 
@@ -250,7 +250,7 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 
 
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns the float64 derivatives of min, max, mul and logsumexp in each item."""
+    """Returns the float64 derivative of min, max, mul or logsumexp with respect to each item."""
     weights = np.zeros(len(x))
     if not len(x):
         return weights

@@ -92,7 +92,7 @@ def test_distances_that_overflow(dtype, x64):
     dtype = jnp.dtype(dtype)
     most = float(jnp.finfo(dtype).max)
     b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)
-    cases = [  # a time of a, the times of b, and the place of the nearest
+    cases = [  # a time of a, the places in `b` of two times, and which of these two is the nearest
         (-0.3 * most, [0, 2], 1),
         (0.3 * most, [1, 3], 0),
         (0.3 * most, [0, 3], 0),

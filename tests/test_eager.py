@@ -148,7 +148,7 @@ def test_calls_without_the_module(monkeypatch):
 
 
 def test_plain_calls_without_the_module(monkeypatch):
-    """Calls with arrays and settings only go straight to `jax.jit`, which tells settings apart by their types."""
+    """Calls that have only arrays and settings go straight to `jax.jit`; settings of other types are other settings."""
     monkeypatch.setattr(eager, "EagerCalls", None)
     public = eager._Public(lambda x, setting=None: (x, repr(setting)), ("setting",))
     monkeypatch.setattr(public, "run", lambda positional, named: (None, "run"))
@@ -270,7 +270,7 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
 
 
 def test_numbers_that_come_again(monkeypatch):
-    """A step keeps at most MAX_NUMBERS numbers on the device. Numbers of another type or sign are other numbers."""
+    """A conversion remembers at most MAX_NUMBERS numbers. Equal numbers of another type or sign are other numbers."""
     monkeypatch.setattr(eager, "MAX_NUMBERS", 4)
     monkeypatch.setattr(eager, "_PROGRAMS", {})
     # No other test has this length: calls find earlier programs of their shapes.

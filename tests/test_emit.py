@@ -89,8 +89,8 @@ def place(x, most=5):
     return jnp.clip(jnp.nan_to_num(x), -most, most).astype(jnp.int32)
 
 
-# Each case has a type of items and a function of two items. Integers, and floats of the kinds in EXACT, must be equal;
-# others may differ by a tolerance.
+# Each case has a type of items and a function of two items. Floats may differ by a tolerance, unless the first word of
+# the case's name is in EXACT.
 CASES = {
     "affine": ((F32, F32), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
     "affine f64": ((F64, F64), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),

@@ -25,7 +25,7 @@ TYPES = ["int32", "uint32", "int64", "uint64"]
 
 
 def drawn_keys(rng, dtype, n, groups):
-    """Draws keys of some values."""
+    """Draws keys of at most `groups` distinct values."""
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max, max(groups, 2), dtype, endpoint=True)
     values[:2] = limits.min, limits.max
@@ -144,7 +144,7 @@ def test_groups_without_a_place(rng, bucketed):
 
 @pytest.fixture
 def tables_are_used(monkeypatch):
-    """Makes any device run CUDA's code for many rows on few rows."""
+    """Makes any device group few rows by CUDA's code for many."""
     jax.clear_caches()
     for name, value in {"LEAST_ROWS": 1, "ENTRY_ROWS": 0, "LEAST_ENTRIES": 16}.items():
         monkeypatch.setattr(hash_groups, name, value)

@@ -529,7 +529,7 @@ def test_cotangents_of_overlapping_intervals_add_up(rng):
 
 
 def windows(hop, length, count, first=0):
-    """Returns starts and lengths of windows, each `hop` rows after the last one."""
+    """Returns starts and lengths of windows, each `hop` rows after the previous one."""
     starts = np.arange(first, count, hop, dtype=np.int32)
     return starts, np.full(len(starts), length, np.int32)
 

@@ -38,7 +38,7 @@ def add_package(folder, name, content=None):
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """Makes a folder for packages, the only one on the path; jax_mgpu itself has no CUDA kernels."""
+    """Makes a folder for packages, the only one on the path. CUDA kernels of jax_mgpu itself are not found."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(library, "_own_folders", list)
     return tmp_path

@@ -1,4 +1,4 @@
-"""Counts in more bins than a block has room for, compared with NumPy."""
+"""Counts in many bins, compared with NumPy."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def narrow(x):
     return x.astype(np.int8) * np.int8(3)
 
 
-# Each case has a map of an item (and its position), the same map of arrays, an operator, and NumPy's reduction and
-# scan.
+# Each case has a map of an item, perhaps with its position; the same map of arrays; an operator; and NumPy's reduction
+# and scan.
 NAMED = {
     "squares": (lambda x: x * x, lambda x, i: x * x, "add", np.sum, np.cumsum),
     "widened": (narrow, lambda x, i: narrow(x), "min", np.min, np.minimum.accumulate),

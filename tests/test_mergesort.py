@@ -61,7 +61,7 @@ def test_every_key_type(rng, dtype, descending):
 @pytest.mark.parametrize("dtype", ["uint32", "float64"])
 @pytest.mark.parametrize("name", SORTS)
 def test_sizes_around_powers_of_two(rng, name, dtype):
-    # The live count is the number of items, so few shapes serve all sizes.
+    # The live count stands for the number of items, so few shapes serve all sizes.
     for exponents in (range(7), range(7, 14), range(14, 18), (18, 20) if dtype == "float64" else (20, 22)):
         keys = data.random_keys(rng, dtype, 2 ** max(exponents) + 9)
         for count in (2**exponent + d for exponent in exponents for d in (-1, 0, 1)):

@@ -22,7 +22,7 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def ranges_of(i):
-    """Returns Segments with gaps between them."""
+    """Returns Segments of one item each."""
     return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
 
 

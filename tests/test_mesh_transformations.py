@@ -88,7 +88,7 @@ def test_explicit_mesh_that_is_not_set(example, rng, devices):
 
 @differentiable_cases(EXAMPLES)
 def test_gradient_on_an_explicit_mesh_that_is_not_set(example, rng, devices):
-    """Arguments that the batch shares are whole."""
+    """Arguments that the batch shares are replicated."""
     mesh, position = mesh_of(devices, AxisType.Explicit), example.differentiable[0]
     gradient = jax.grad(loss_of(example), argnums=position)
     arguments = batch_of(example, rng, DEVICES)

@@ -55,10 +55,10 @@ def test_few_files_make_an_operation(clone):
 @pytest.mark.long
 def test_a_new_operation_works(clone):
     run(sys.executable, ROOT / "scripts" / "new_operation.py", "turn_round", "--root", clone, cwd=clone)
-    site = clone / "site"  # Python finds the sources beside it first
+    site = clone / "site"  # the sources beside it have no kernels; jax_mgpu/__init__.py finds those of `site`
     options = ["--quiet", "--no-deps", "--config-settings=cmake.build-type=None", "--target", site]
     if importlib.util.find_spec("scikit_build_core") and importlib.util.find_spec("nanobind"):
-        options.append("--no-build-isolation")  # a machine without a network has them too
+        options.append("--no-build-isolation")  # then pip needs no network
     run(sys.executable, "-m", "pip", "install", *options, clone, cwd=clone, MGPU_CUDA="OFF")
     tests = sys.executable, "-m", "pytest", "-n", "0", "-q"
     cpu = {"cwd": clone, "JAX_PLATFORMS": "cpu"}  # a GPU would have no kernels, and the library would warn

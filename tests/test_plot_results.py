@@ -1,4 +1,4 @@
-"""Tests which saved rows and peers the picture of scripts/plot_results.py shows."""
+"""The saved rows and peers that the picture of scripts/plot_results.py shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that names no tests takes a sample of each test's variants; any other run takes all variants."""
+"""Without --long, a run that names no tests takes a sample of each test's variants; named tests run all of theirs."""
 
 from __future__ import annotations
 

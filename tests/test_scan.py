@@ -31,7 +31,7 @@ def items(rng, dtype, op, *shape):
 
 
 def same(got, expected):
-    """Asserts equal types and values, with equal NaNs and zeros."""
+    """Asserts equal types and values. All NaNs are equal, and so are both zeros."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype
     if got.dtype.kind not in "iu":
@@ -112,7 +112,7 @@ def test_segments_of_every_kind(rng):
     }
     for kind in lengths.values():
         heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # one shape for all cases
-        heads = np.maximum.accumulate(heads)  # resize repeats heads, so some are out of order
+        heads = np.maximum.accumulate(heads)  # resize repeats heads, and this puts them in order
         for form in FORMS:
             same(mgpu.segmented_scan(x, heads, **form), oracle.segmented_scan(x, heads, "add", **form))
 

@@ -113,7 +113,7 @@ def test_values_without_a_leaf(rng):
 
 
 def random_segments(rng, n, m):
-    """Returns starts and ends of m segments without overlap, some empty or within others; and padding."""
+    """Returns starts and ends of m segments without common items, some empty and inside of others; then padding."""
     edges = np.sort(rng.integers(0, n + 1, 2 * m))
     heads, ends = edges[::2].copy(), edges[1::2].copy()
     empty = rng.random(m) < 0.2

@@ -1,4 +1,4 @@
-"""Variances, counts, first and last items, medians, and forms without NaN, compared with pandas."""
+"""Variances, counts, first and last items, medians, and operators that skip NaNs, compared with NumPy and pandas."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 def few_keys(rng, form, n):
-    """Draws few values."""
+    """Draws n keys, whose columns have at most 4 distinct values each."""
     columns = tuple(rng.choice(rng.choice(data.special_keys(d), 4), n) for d in form)
     return columns if len(columns) > 1 else columns[0]
 

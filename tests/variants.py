@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-ONE_IN = 16  # without --long, each test runs one in so many of its variants
+ONE_IN = 16  # a run of everything without --long runs one in so many variants of each test
 
 
 def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:

@@ -651,7 +651,7 @@ TEST(exact_sums_are_rounded_once) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (int round = 0; round < 4000; ++round) {
     const int64_t n = draw(random, 1, round % 10 == 0 ? 2000 : 5);
-    // Five kinds take turns: subnormal items, their neighbours, the largest items, items near each other, any items.
+    // Five kinds take turns: subnormal items, small ones, the largest, those of middle exponents, any items.
     const int64_t most = round % 5 == 4 ? 254 : round % 5 == 2 ? 254 : round % 5 == 3 ? 140 : 3 * (round % 5);
     const int64_t least = round % 5 == 2 ? 250 : round % 5 == 3 ? 100 : 0;
     std::vector<float> items(n);

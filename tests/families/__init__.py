@@ -1,6 +1,6 @@
 """Examples of each public function for the generic tests, one module per family, found automatically.
 
-A module has these tables, by name of a function; a comma and more words may follow the name:
+A module may have these tables, by name of a function; a comma and more words may follow the name:
 
 - `EXAMPLES`: valid calls, for the tests of all transformations.
 - `GARBAGE`: a call with arbitrary values over many items.
@@ -17,7 +17,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-# Public functions without arrays, and `align`, which works only over a mesh axis.
+# Public functions without examples: `align` works only over a mesh axis, and the others are no operations.
 INFORMATION = {"align", "backends", "checks", "explain", "export_checks", "has_cuda"}
 MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
 

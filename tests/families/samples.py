@@ -173,7 +173,7 @@ LARGE_WITH_INDICES = {
 
 
 def choices(shape: Shape) -> Call:
-    """Draws weights whose sums are exact."""
+    """Draws a choice by weights whose sums are exact."""
     n, k, dtype = shape.size(), shape.size(), shape.choice(("float32", "int32", "uint8", "bfloat16", "int8"))
     m = shape.choice((None, 1, 3, n // 5))
     shape.say(dtype, f"m={m}", f"k={k}")

@@ -46,7 +46,7 @@ OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
     "wide": wide.wide,
 }
 FAMILIES = (*CALLS, *OTHERS)
-WORK = 150_000  # the items of all runs of a program; it runs at least 3 times, and at most as often as its mode allows
+WORK = 150_000  # about the items of all runs of a program, within the limits of `Program.draws`
 AHEAD = 16  # runs that are started before the first is compared
 
 

@@ -1,6 +1,6 @@
 """Traces calls over arrays of up to 2^33 + 5 items.
 
-The only allowed error asks for jax_enable_x64. Sizing the scratch memory of every kernel call must succeed.
+The only allowed error asks for jax_enable_x64. On a CPU, the rules that size CUDA's scratch memory run too.
 """
 
 from __future__ import annotations

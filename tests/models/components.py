@@ -1,4 +1,4 @@
-"""Boxes in an image are one object if they overlap, directly or through others; images form a batch.
+"""Boxes in an image are one object if they overlap enough, directly or through others; images form a batch.
 
 The result has the first box of each box's object, and each object's best box, mean score and number of boxes.
 """
@@ -20,7 +20,7 @@ def inputs(rng, n):
 
 
 def room_of(scores):
-    """Returns the sizes that arrays need for pairs of boxes of one image, and for pairs that overlap."""
+    """Returns the sizes that arrays need for pairs of boxes of one image, and for pairs that overlap enough."""
     return len(scores) * 2 * PER_IMAGE, len(scores) * 4
 
 

@@ -51,7 +51,7 @@ void wait_for_block();
 void wait_for_lanes(unsigned mask);
 void wait_at(int barrier, int threads);
 void arrive_at(int barrier, int threads);
-// If a kernel may start before the kernel before it has ended, each of its blocks calls this.
+// A kernel that may start before its predecessor's end calls this in each block.
 void wait_for_last_kernel();
 // A thread that waits for another one in a loop calls this.
 void yield();
