@@ -1,4 +1,4 @@
-"""Each family's first row in benchmarks/ runs on few items; our result and the peers' agree."""
+"""The code of benchmarks/. Each family's first row runs on few items; our result and the peers' agree."""
 
 from __future__ import annotations
 

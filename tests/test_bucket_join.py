@@ -124,7 +124,7 @@ def test_pairs_of_buckets_in_batches(rng):
 
 
 def test_bounds_of_any_value(rng):
-    """If bounds are invalid, kernels still end, and return rows that they were given."""
+    """If bounds are invalid, kernels still end, and return no rows but -1 and those that they were given."""
     a, b = (rng.integers(0, 2**32, n, dtype=np.uint32) for n in (3 * CHUNK, 3 * CAPACITY))
     given = list(operands(rng, a, b))
     program = run(5000, True)

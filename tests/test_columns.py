@@ -1,4 +1,4 @@
-"""Keys of several columns in every family, compared with Python's sort of tuples."""
+"""Keys of several columns, compared with Python's sort of tuples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples of public docstrings, docs/ and README.md run."""
+"""Examples of public docstrings and pages run; links and lists of functions are right."""
 
 from __future__ import annotations
 

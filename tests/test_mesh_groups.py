@@ -1,4 +1,4 @@
-"""group_by over a mesh axis, compared with group_by of the global array and plain Python."""
+"""group_by over a mesh axis, compared with NumPy on the global array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reduce_by_id over a mesh axis, compared with tests/oracle.py on the global array."""
+"""reduce_by_id and counts over a mesh axis, compared with NumPy on the global array."""
 
 from __future__ import annotations
 

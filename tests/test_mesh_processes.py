@@ -1,4 +1,4 @@
-"""Operations over a mesh axis of two processes, compared with tests/oracle.py."""
+"""Operations over a mesh axis of two processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segmented sorts and runs over a mesh axis, compared with tests/oracle.py on the global array."""
+"""Functions of segments and runs over a mesh axis, compared with NumPy on the global array."""
 
 from __future__ import annotations
 

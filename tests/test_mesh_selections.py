@@ -1,4 +1,4 @@
-"""Selections, runs, distinct keys and best items over a mesh axis, compared with NumPy."""
+"""Selections, runs, distinct keys, best items and quantiles over a mesh axis, compared with NumPy."""
 
 from __future__ import annotations
 

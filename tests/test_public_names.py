@@ -1,4 +1,4 @@
-"""`jax_mgpu` shows its public names and nothing else."""
+"""The public names of `jax_mgpu`, their types, and the imports of its modules."""
 
 from __future__ import annotations
 

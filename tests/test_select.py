@@ -1,4 +1,4 @@
-"""select, select_indices, partition and run_starts, compared with NumPy's masks."""
+"""select, select_indices, partition, run_starts and inverse_permutation, compared with NumPy."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
 
 
 def explicit_results(example, rng, mapped):
-    """Traces a batch over one Explicit device, and returns its shapes: JAX 0.11 cannot join the parts of a batch."""
+    """Traces a batch over one Explicit device, and returns the shapes of its results."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
         arguments = drop(batch_of(example, rng, 1), mapped)

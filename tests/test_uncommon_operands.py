@@ -1,4 +1,4 @@
-"""Callables that are no functions, other kinds of arrays, NaNs past the count."""
+"""Uncommon callables, arrays, settings and items."""
 
 from __future__ import annotations
 
