@@ -20,7 +20,7 @@ class Example:
       differentiable: positions of the arguments that have derivatives.
       counts: positions of the live counts.
       exact: whether a batch has the same bits as single calls. Float sums may differ in order.
-      composed: whether the operation is made of others that have their own examples. `KERNELS` (transformed.py) lacks it.
+      composed: whether the operation is made of others that have their own examples, so that `KERNELS` lacks it.
     """
 
     call: Callable[..., Any]

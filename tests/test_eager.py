@@ -1,4 +1,4 @@
-"""Outside of `jax.jit`, calls of the same shapes, types and settings share one program, which is dropped with its functions."""
+"""Outside of `jax.jit`, calls that differ only in values share one program, which is dropped with its functions."""
 
 from __future__ import annotations
 
