@@ -295,8 +295,8 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   }
 }
 
-// The first blocks of a problem take the first chunk of a bucket each.
-// The blocks after them share the further chunks.
+// The first blocks of a problem take the buckets' first
+// chunks. The other blocks share the further chunks.
 static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     join_buckets(const __grid_constant__ BucketJoinOperands operands, unsigned long long* counters) {
   start_next_kernel();

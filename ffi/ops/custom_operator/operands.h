@@ -50,8 +50,8 @@ struct FunctionOperands {
   AnyOperator op() const { return {captures, segments.length}; }
 };
 
-// A scan has more attributes: exclusive; reverse; total; segmented, which must be set if there are heads (if width is
-// 0, tiles then run on across rows); and width, which is above 0 if columns are scanned separately.
+// A scan has more attributes: exclusive; reverse; total; segmented, which must be set
+// if there are heads; and width, the number of columns of a scan of rows, otherwise 0.
 struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;

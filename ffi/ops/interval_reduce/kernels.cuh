@@ -1,8 +1,8 @@
-// If rows are single items, a block first takes a tile of consecutive intervals.
-// If their items fit shared memory, groups of items there have prefixes and suffixes (van Herk, 1992; Gil and Werman,
-// 1993), and so have groups of totals. Other tiles are listed.
-// For these, further kernels combine the totals of groups in device memory,
-// and an interval combines totals with the items that fill no group.
+// If rows are single items, a block first takes a tile of consecutive intervals. If their items
+// fit shared memory, they are combined there: by prefixes and suffixes of groups of items and
+// of groups of totals (van Herk, 1992; Gil and Werman, 1993), if an interval is longer than a
+// group. Other tiles are listed. For these, further kernels combine the totals of groups in
+// device memory, and an interval combines totals with the items that fill no group.
 // Both methods add an interval's items in the same grouping, so a float sum has the same bits by either.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Finds the items at some ranks, which are positions in the sorted order of a sequence. Counting the highest digits of
-// all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has. The item is then
-// selected from those with this digit.
+// Finds the items at some ranks, which are positions in the sorted order of a sequence. Keys are read
+// as words that compare as the keys do (Order::rank). Among many items, counts of the words' highest
+// digits show which digit each sought item has. The item is then selected from those with this digit.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Blocks reduce chunks of rows, then one block per row reduces the chunks' states. There are other kernels for short
-// rows, and for rows that are whole vectors.
+// Blocks reduce chunks of rows. If rows have several chunks, one block per row
+// then reduces the chunks' states. Other kernels take short rows, and WholeRows.
 #pragma once
 
 #include "cuda/block/packed_rows.cuh"

@@ -470,9 +470,9 @@ class RowList {
   Id ids_[kListedIds];
 };
 
-// Adds up problems of few items in one launch. A block reads the live ids of a problem, and adds up the items of a
-// range of ids, in a table of all limbs of these ids. It lists the rows with these ids first, but for warps whose rows
-// all have one id of the range.
+// Adds up problems of few items in one launch. A block reads the live ids of a problem, and adds up the
+// items of a range of ids, in a table of all limbs of these ids. It lists the rows with these ids first. If
+// rows have one column, a warp whose rows all have one id of the range adds their items at once instead.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_ranges(const __grid_constant__ IdSums<Operator> sums, Operator op) {
   extern __shared__ uint32_t table[];

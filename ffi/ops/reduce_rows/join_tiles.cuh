@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kJoinThreads)
     join_tiles(RowReduction<Operator> reduction, Operator op, int lane_bits) {
   using State = typename Operator::State;
   __shared__ State parts[kJoinThreads];
-  // The whole block joins these segments.
+  // The tiles of long segments, which the whole block joins.
   __shared__ int long_tiles[kJoinThreads / kJoinLeastLanes];
   __shared__ int long_count;
   const int64_t width = reduction.sources.width;
