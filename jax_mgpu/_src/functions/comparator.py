@@ -257,8 +257,8 @@ class _Step:
 class _Comparison:
     """A comparator in parts.
 
-    The parts are steps that use one item, steps that use both items, and columns: the values that steps of both items
-    take from steps of one item.
+    The parts are steps that use one item, steps that use both items, and columns: the values of one item that steps of
+    both items take.
     """
 
     def __init__(self, closed: ClosedJaxpr, leaves: int):

@@ -235,7 +235,7 @@ def scan_by_function(
         columns = jax.tree.map(lambda leaf: leaf.reshape(n, -1), x)
         scanned = _scan_columns(operation, of_column, columns, n, heads, count, {**flags, "total": False})
         results = [jax.tree.map(lambda result, leaf: result.reshape(leaf.shape), scanned, x)]
-        if flags["total"]:  # a total without an identity is over all items, at least one
+        if flags["total"]:
             last = 0 if flags["reverse"] else n - 1
             results.append(jax.tree.map(lambda result: result[last], results[0]))
         return results
@@ -463,7 +463,7 @@ def _written(
 
 
 def _rules(closed: ClosedJaxpr) -> Any:
-    """Returns a key that distinguishes functions with the same lines and other derivatives."""
+    """Returns a key that distinguishes functions with the same lines and different derivatives."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not has_primitive(closed.jaxpr, (*RULES, "stop_gradient")):
@@ -554,7 +554,7 @@ def _place(value: Any, captures: Sequence[Any]) -> Any:
 
 
 class FunctionOperation(CompiledOperation):
-    """An operation by a caller's function. Operands are items' leaves, captured values, heads and a count."""
+    """An operation by a caller's operator or `map`. Operands are items' leaves, captured values, heads and a count."""
 
     def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
         self.leaves, self.leaf_ranks = len(leaf_ranks), leaf_ranks

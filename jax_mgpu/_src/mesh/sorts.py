@@ -21,9 +21,9 @@ from jax_mgpu._src.ops.merge import merged_runs
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-# Up to FEW_KEYS received keys are sorted again instead of merged.
+# A device with up to FEW_KEYS slots sorts the received keys again instead of merging them.
 FEW_KEYS = 1 << 14
-# The received array has n / SPARE more slots than n keys need, so that XLA:GPU puts it and the local sort's scratch
+# Keys to merge are received in n / SPARE more slots than n, so that XLA:GPU puts them and the local sort's scratch
 # memory in one allocation.
 SPARE = 32
 

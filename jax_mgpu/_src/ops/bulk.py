@@ -138,11 +138,11 @@ def bulk_insert(
 
 
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
-    """Returns the number of live items of x, which indices are in range, objects' starts, and the number of results.
+    """Returns the number of live items of x, which indices are in range, starts, and the number of results.
 
-    `drift` is 1 for an insertion and -1 for a removal: an index moves later items by that. Object `j` of the
-    load-balancing search is inserted value `j` and the items up to the next one, or the items between removed items `j`
-    and `j + 1`. Starts are positions in the result, -1 or past all results if the index is out of range.
+    `drift` is 1 for an insertion and -1 for a removal: an index moves later items by that. Starts are the places of
+    inserted values in the result, or those of the items behind removed ones. For an index out of range, they are -1 or
+    past all results.
     """
     operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
     dtype = index_dtype(operation, "x", size + 1, x.shape[0] + indices.shape[0] + 1)

@@ -205,7 +205,7 @@ def _reduce_kept(
     ends: ArrayLike | None,
     count: Count,
 ) -> Any:
-    """Gathers the rows of all entries but dropped ones, and reduces them by `reduce`."""
+    """Gathers the rows of live entries whose index is inside of the table, and reduces them by `reduce`."""
     op, item_map = asked.op, asked.map
     x = _table(x) if item_map is None and not callable(op) else x
     leaves, structure = flatten(x)

@@ -300,7 +300,7 @@ class _Kept:
 
 
 class Groups(SegmentedItems):
-    """Runs of equal sorted keys; results that are positions need `order`."""
+    """Runs of equal sorted keys; without operators of `GIVE_POSITIONS`, `order` may be absent."""
 
     def __init__(
         self, name: str, n: int, heads: jax.Array, covered: jax.Array, runs: jax.Array, size: int, order: jax.Array
@@ -357,7 +357,7 @@ def leaf_of_group(asked: Combination, x: jax.Array, operator: str) -> tuple[Leaf
 
 
 def float_dtype(dtype: np.dtype) -> Any:
-    """Returns the dtype of means and medians."""
+    """Returns the dtype of results of `GIVE_FLOATS` for values of this dtype."""
     if jnp.issubdtype(dtype, jnp.floating):
         return dtype
     return jnp.float64 if dtype.itemsize == 8 else jnp.float32

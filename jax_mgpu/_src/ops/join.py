@@ -523,7 +523,7 @@ def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 def saturated_offsets(lengths: jax.Array, most: int | None = None) -> tuple[jax.Array, jax.Array]:
     """Returns the exclusive scan of lengths and their sum, saturated at the largest number of the type.
 
-    The sum is at most `most`, if given.
+    `most`, if given, is a bound of the sum.
     """
     starts, total = _scan(x=lengths, op=Kind.ADD, exclusive=True, reverse=False, total=True)
     largest = jnp.iinfo(lengths.dtype).max

@@ -121,7 +121,7 @@ class _SegmentedOrderStatistics(Operation):
 
 CUDA_MAX_SEGMENT_RANKS = 16  # kMaxSegmentRanks of ffi/ops/segmented_order_statistics/plan.h
 CUDA_SHORT_SEGMENT = 2**10  # a warp's registers hold such a segment
-# Longer segments are sorted if there are fewer items in all.
+# Plain JAX sorts longer segments if there are fewer items in all.
 CUDA_MIN_IN_LONG_SEGMENTS = 2**22
 
 
@@ -173,7 +173,7 @@ class _OrderStatistics(Operation):
     """A selection of items at some ranks."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether plain JAX sorts: for many ranks of a row or of one array, or for short or few rows."""
+        """Whether plain JAX sorts: for many ranks of a row or of one array, for short rows, or for few items."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
             return True
@@ -184,7 +184,7 @@ class _OrderStatistics(Operation):
 
 
 CUDA_MAX_RANKS = 7  # kMaxRanks of ffi/ops/order_statistics/plan.h
-CUDA_MAX_SORTED = 2**20  # at most this many items are sorted
+CUDA_MAX_SORTED = 2**20  # up to this many items, plain JAX sorts
 CUDA_MIN_COUNTED_ROW = 2**14
 
 
@@ -245,8 +245,8 @@ def _taken(
 def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Returns the ranks below and above each quantile, the upper one's weight in [0, 1), and its error.
 
-    A rank of a long segment has more digits than a float32, so it is computed in parts: with q = k / 4096 + r and the
-    last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. It is at most
+    A rank may have more digits than a float32, so it is computed in parts: with q = k / 4096 + r and the last rank
+    4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. It is at most
     the rank of (k + 1) / 4096, so ranks do not decrease with q. A rank counts as whole if the rounding of q, in its
     given type, explains the distance to a whole number. So 0.7 of 11 items is the item of rank 7, without its
     neighbour, which may be infinite.
@@ -284,7 +284,7 @@ FEWER, HALVINGS = np.array([1, 0, 1]), np.array([1, 1, 0])
 
 
 def middle_ranks(number: jax.Array, fewer: np.ndarray = FEWER, halvings: np.ndarray = HALVINGS) -> jax.Array:
-    """Returns ranks of items around the middle of `number` items each, `[3, ...]`, or those that are asked for."""
+    """Returns `(number - fewer) >> halvings`, at least 0: by default `[3, ...]`, for `FEWER` and `HALVINGS`."""
     shape = *fewer.shape, *[1] * number.ndim
     fewer, halvings = (x.astype(number.dtype).reshape(shape) for x in (fewer, halvings))
     number = jnp.expand_dims(number, tuple(range(fewer.ndim - number.ndim)))
@@ -327,7 +327,7 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
     """`below + weight * (above - below)` for weights in [0, 1), non-decreasing in the weight.
 
     It is between the two, and equals them if they are equal. The sum starts from the one nearer to 0, to keep its low
-    digits. If their signs differ, the difference may overflow: then each of the two has its share.
+    digits. If their signs differ, or if the difference is not finite, each of the two has its share.
     """
     falls, rest = below < 0, 1 - weight
     is_inner = (falls == (above < 0)) & jnp.isfinite(above - below)

@@ -58,7 +58,7 @@ EXACT_WORDS_PER_ITEM = 2
 FEW_EXACT_WORDS = 1 << 18
 # On CUDA, rows of more than FEW_COLUMNS columns may be sorted by id if x has more than FEW_ITEMS elements.
 FEW_COLUMNS = 8
-MAX_COLUMNS = 1 << 30  # kMaxIdColumns of ffi/ops/reduce_by_id/plan.h, if the order of items does not matter
+MAX_COLUMNS = 1 << 30  # kMaxIdColumns of ffi/ops/reduce_by_id/plan.h
 FEW_ITEMS = 1 << 22
 # Tables of digits (ffi/ops/reduce_by_id/sum_by_digits.cuh) can hold exact sums of up to DIGIT_COLUMNS columns with at
 # most DIGIT_SLOTS results.
@@ -294,7 +294,7 @@ def _add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indic
 
 
 def _is_narrow_float(x: Aval) -> bool:
-    """Whether sums are computed in integers (`ffi/ops/reduce_by_id/sum_by_id.cuh`)."""
+    """Whether kernels can sum these floats in integers (`ffi/ops/reduce_by_id/sum_by_id.cuh`)."""
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
 
 
@@ -305,7 +305,7 @@ def _exact_words(n: int) -> int:
 
 
 def _are_columns(x: Aval, ids: Aval, count: Aval) -> bool:
-    """Whether problems have the same ids, and short rows: ids are sorted once, and all problems are columns."""
+    """Whether a batch can run as the columns of one problem, whose ids are sorted once."""
     if x.ndim == 2 or ids.ndim > 1 or count.ndim > 1 or is_symbolic(x):
         return False
     *batch, n, width = x.shape
@@ -336,7 +336,7 @@ class _ReduceById(Operation):
         return [keeping_bits(lambda x: jnp.moveaxis(x, 0, -2), found, repeats=True)]
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether the ids are sorted."""
+        """Whether plain JAX runs, which sorts the ids."""
         x, op = operands[0], Kind(attributes["op"])
         n, width = x.shape[-2:]
         slots = attributes["size"] * width

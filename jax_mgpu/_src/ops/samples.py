@@ -246,7 +246,7 @@ def _top_p_tokens(
 
 
 class _SampleTopP(Operation):
-    """A token of each row among the most probable ones. CUDA sorts short rows."""
+    """A token of a row, drawn among the most probable ones."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         n = operands[0].shape[-1]
