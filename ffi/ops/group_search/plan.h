@@ -6,9 +6,9 @@
 
 namespace mgpu {
 
-// Every device has room for a table of kGroupTable groups and a tile.
-// A multiprocessor with 228 KB of shared memory has room for three blocks.
-// Scratch memory has the size for the reference device (kReferenceMultiprocessors).
+// Every device has room for a table of kGroupTable
+// groups and a tile. Scratch memory has the size for
+// the reference device (kReferenceMultiprocessors).
 constexpr TileShape kGroupSearchShape{256, 4};
 constexpr int kGroupSearchBlocks = 3;          // blocks that a multiprocessor should hold
 constexpr int64_t kGroupSearchPart = 1 << 13;  // about the fewest rows of both sides in a part

@@ -90,7 +90,7 @@ struct IntervalMoveOperands {
     constexpr int64_t kMinBytes = int64_t{1} << 25;
     constexpr int64_t kMaxBytesPerInterval = 4096;
     const int64_t bytes = out.count * out.row_bytes;
-    // For a result of exactly kMinBytes, single items are moved faster in input order than by regions.
+    // For exactly kMinBytes, single items are moved faster in input order.
     const bool is_larger = has_as_many() ? bytes > kMinBytes : bytes >= kMinBytes;
     return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && is_larger &&
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;

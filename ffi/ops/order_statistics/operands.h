@@ -35,8 +35,8 @@ struct OrderStatisticsOperands {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // takes_sample() says whether a sample narrows each rank down to an interval, and between_room() how many items of a
-  // row's intervals can be collected.
+  // takes_sample() says whether rows may be sampled (plan.h), and
+  // between_room() how many items of a row's intervals can be collected.
   MGPU_HOST_DEVICE bool takes_sample() const;
   MGPU_HOST_DEVICE int64_t between_room() const;
   struct Scratch;

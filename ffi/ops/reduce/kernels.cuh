@@ -16,8 +16,8 @@ constexpr int kThreads = 256;
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 
-// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each
-// (reduce_short_rows with kMany).
+// Like kLoads, for a lane of
+// reduce_short_rows with kMany.
 template <typename Operator>
 constexpr int kManyLoads = Operator::kGivesIndex || sizeof(typename Operator::Element) < 4 ||
                                    sizeof(typename Operator::State) > 8 || !Operator::kCommutes

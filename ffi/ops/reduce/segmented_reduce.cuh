@@ -257,8 +257,8 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // Items are extracted before the branch, because code
-    // for it in both branches is slower.
+    // Extracting items here is
+    // faster than in both branches.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));

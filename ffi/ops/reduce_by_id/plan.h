@@ -19,8 +19,8 @@ constexpr int64_t kSumRanges = 128;
 // Up to so many limbs of all results, or up to one per item, are cleared
 // without a pass over the items that finds the limbs in use (find_limbs).
 constexpr int64_t kMaxClearedLimbs = int64_t{1} << 21;
-// sum_items has blocks of kSpreadThreads threads for at most kMaxSpreadItems floats, and at most kSpreadItemsPerSlot
-// for each result.
+// sum_items has blocks of kSpreadThreads threads for at most kMaxSpreadItems
+// floats, if there are at most kSpreadItemsPerSlot for each result.
 constexpr int64_t kMaxSpreadItems = int64_t{1} << 21;
 constexpr int64_t kSpreadItemsPerSlot = 128;
 constexpr int kSpreadThreads = 256;

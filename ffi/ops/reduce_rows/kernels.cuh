@@ -177,8 +177,8 @@ __device__ __forceinline__ void share_ends(const TileUnits& tile, const uint32_t
   __syncthreads();
 }
 
-// Joins the states that workers leave open: over the lanes of each warp, then over the warps. Then stores the first
-// result of each worker, and what the tile leaves for its neighbours.
+// Joins the states that workers leave open: over the lanes of each warp, then over the warps.
+// Then stores what each worker's first end closes, and what the tile leaves for its neighbours.
 template <int kMostLanes, int kVector, typename Operator>
 __device__ __forceinline__ void join_workers(Walk<kVector, Operator>& walk, int lanes, int64_t tile) {
   using State = typename Operator::State;
@@ -387,8 +387,8 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
     constexpr int kAtOnce = 32 / sizeof(Index);
 #pragma unroll 1
     for (int first = threadIdx.x; first < tile.items; first += kAtOnce * kThreads) {
-      // All loads come before the first store, because the
-      // compiler does not move a load over a store.
+      // Loads come first, as the compiler
+      // does not move a load over a store.
       Index indices[kAtOnce];
       [[maybe_unused]] Element weights[kAtOnce];
       const auto from = rows.from(first);
