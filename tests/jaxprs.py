@@ -13,7 +13,7 @@ from jax_mgpu._src.core.operation import REGISTRY, stored_aval
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-    """Yields the equations that call kernels, inner programs included."""
+    """Yields the equations of jax_mgpu's primitives, inner programs included."""
 
     def walk(jaxpr: Any) -> Iterator[Any]:
         for equation in jaxpr.eqns:

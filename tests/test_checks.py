@@ -34,7 +34,7 @@ def error_of(call):
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_precondition(name):
     call, expected, position = BROKEN[name]
-    jax.block_until_ready(call())  # without checks, there is no error
+    jax.block_until_ready(call())
     with mgpu.checks():
         assert error_of(call) == f"{name}: expected {expected}, first broken at position {position}"
     jax.block_until_ready(call())

@@ -377,7 +377,7 @@ def test_gathered_rows_are_one_call(platform, op, groups):
     call = jax.jit(lambda x, i, w: mgpu.segmented_reduce(x, heads, op, indices=i, weights=w))
     text = call.trace(x, indices, weights).lower(lowering_platforms=(platform,)).as_text()
     assert text.count("stablehlo.custom_call") == text.count("custom_call @jax_mgpu.gathered_rows") == 1
-    # Only weights for each element are an array of entries by columns.
+    # Only if each element has a weight of its own, there is an array of entries by columns: the weights.
     assert "stablehlo.gather" not in text and ("tensor<10000x64x" in text) == (groups == (4, 16))
 
 

@@ -164,7 +164,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
-    """Checks that the joined parts equal the result of one device, and that the fill value follows each part."""
+    """Checks that the parts, put together, are the oracle's result, and that the fill value follows each part."""
     for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
         ids = [mesh.shard(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]

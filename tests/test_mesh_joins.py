@@ -18,7 +18,6 @@ from tests.test_mesh_pairs import OTHERS, SLOTS, problems
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ("inner", "left", "right", "outer", "semi", "anti")
-# Three devices join by all kinds.
 KINDS_OVER = {1: ("inner", "outer"), 2: ("left", "anti"), 3: KINDS, 4: ("right", "semi"), 8: ("outer", "anti")}
 TYPES = {1: "int16", 2: "float32", 3: "float32", 4: "int8", 8: "int32"}
 

@@ -189,7 +189,7 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_programs_are_short(name):
-    """`python scripts/first_calls.py --devices 4` prints compile times."""
+    """Long programs take long to compile; `python scripts/first_calls.py --devices 4` prints the times."""
     made = traced(ONE.get(name) or TWO[name], 4, mesh_of_devices=AbstractMesh((4,), (mesh.AXIS,), abstract_device=CPU))
     most, most_text = LONG_PROGRAMS.get(name, (MAX_EQUATIONS, MAX_TEXT))
     assert budgets.equations(made.jaxpr.jaxpr) <= most
@@ -261,7 +261,7 @@ def _parameters(function):
     return () if isinstance(function, type) else inspect.signature(function).parameters
 
 
-# The results of these calls are positions in global arrays, or numbers of items of them.
+# The results of these calls are positions in global arrays, or counts of their items.
 POSITIONS = {
     "argsort": lambda k, i, c: mgpu.argsort(k, **KEYS),
     "join": lambda k, i, c: mgpu.join(k, k, size=8, **KEYS)[:2],

@@ -218,7 +218,7 @@ def shifts(x, rows, heads, by, count):
 
 
 def shifted(x, heads, by):
-    """Returns the expected shift of a global array: row i of a segment becomes the segment's row i - by, or 7."""
+    """Returns x with row i of each segment replaced by row i - by of the same segment or, without one, by 7."""
     moved = np.full_like(x, 7)
     for begin, end in oracle.segment_bounds(len(x), heads):
         for i in range(begin, end):

@@ -38,7 +38,7 @@ ARGUMENTS = {
     "typename Payload": "uint32_t",
     "typename Word": "uint32_t",
 }
-# Kernels whose templates need other arguments, by header; move_words is compiled with the route of each header.
+# Kernels whose templates need other arguments, by header. move_words is also compiled with each header's own routes.
 SPECIAL = {
     "ops/bulk/routes.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "ops/reduce_by_id/combine_by_id.cuh": [

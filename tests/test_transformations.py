@@ -38,7 +38,7 @@ from tests.transformed import (
     tangent_of,
 )
 
-BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # these are compiled for a caller's function
+BY_FUNCTION = set(library.cpu_library.description["by_function"].split())
 
 
 def test_every_operation_has_an_example(rng):

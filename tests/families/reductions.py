@@ -39,7 +39,7 @@ def product(item: Any) -> Any:
     return item[0] * item[1]
 
 
-MADE = ("var", "std", "nanmean")  # operators that consist of others
+MADE = ("var", "std", "nanmean")  # operators that are made of others
 ORDERED = ("median", "last")  # operators that depend on the rank or place of items
 EXAMPLES = {
     "reduce": Example(

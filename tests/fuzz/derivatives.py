@@ -100,7 +100,6 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
         options.append("transpose")
     kind = str(rng.choice(options))
 
-    # Evaluating the shapes gives the positions of the float results.
     sample = call.draw(np.random.default_rng(0), True)
     with jax.enable_x64(call.x64):
         shapes = jax.tree.leaves(jax.eval_shape(lambda operands: call.function(**operands), sample))

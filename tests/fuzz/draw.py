@@ -54,8 +54,8 @@ class Shape:
     def __init__(self, rng: np.random.Generator, *, derivative: bool = False, largest: int = LARGEST):
         self.rng = rng
         self.x64 = bool(rng.random() < 0.4)
-        self.plain = largest == LARGEST  # under some transformations, XLA cannot slice 4-bit arrays
-        self.derivative = derivative  # then floats are far apart, and few
+        self.plain = largest == LARGEST  # not transformed: under some transformations, XLA cannot slice 4-bit arrays
+        self.derivative = derivative  # whether to draw few floats, and those far apart
         self.finite = derivative or bool(rng.random() < 0.3)
         self.largest = 10 if derivative else largest
         self.words: list[str] = []

@@ -201,7 +201,7 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
         if argument == "values" and (name.endswith("indices") or name == "argsort"):
             continue
         bad = BAD[kind]() + (BAD["needed size"]() if argument in FUNCTIONS[name].needed_sizes else [])
-        # Functions with `_by` in their names may have no values; they then return the keys and the count.
+        # `values` of functions with `_by` in their names may be None.
         cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
             cases.append((argument, None))  # one side has no values
