@@ -218,7 +218,7 @@ def shifts(x, rows, heads, by, count):
 
 
 def shifted(x, heads, by):
-    """Returns x with row i of each segment replaced by row i - by of the same segment or, without one, by 7."""
+    """Returns, in place of row i of a segment, the segment's row i - by; 7 where there is none."""
     moved = np.full_like(x, 7)
     for begin, end in oracle.segment_bounds(len(x), heads):
         for i in range(begin, end):

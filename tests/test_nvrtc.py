@@ -306,7 +306,7 @@ MAPPED = {
 
 
 def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Returns the source of a function's kernels."""
+    """Returns the C++ of a case's function."""
     if name == "of a gradient":
         return host_functions.cpp(recurrence._written(np.dtype(np.float32), True, True, True).data)
     if name in FUNCTIONS:

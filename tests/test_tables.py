@@ -384,7 +384,7 @@ def test_rank(rng, form):
 
 
 def shifted(x, heads, by, fill, count=None):
-    """Returns x with row i of each segment replaced by row i - by of the same segment or, without one, by `fill`."""
+    """Returns, in place of row i of a segment, the segment's row i - by; `fill` where there is none."""
     out = np.full_like(x, fill)
     for begin, end in oracle.segment_bounds(len(x), heads, count):
         rows = x[begin:end]
