@@ -88,7 +88,7 @@ struct FloatOrder {
   }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
-  // Whether the code is of a zero or a NaN: several of these have one rank.
+  // Whether the code is of a zero or a NaN, whose rank other codes have too.
   MGPU_HOST_DEVICE bool has_equals(Word code) const {
     const Word size = magnitude(decode(code));
     return (size == 0) | (size > infinity());

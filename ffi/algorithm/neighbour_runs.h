@@ -28,7 +28,7 @@ struct NeighbourRuns {
   int64_t stride = 0;  // from row to row
   int64_t count = 0;   // the runs of a row; 0 if a merge is of two operands, not of runs
 
-  // Depends on no data, as the size of scratch memory is needed before there are any.
+  // Reads no data: the size of scratch memory is computed from shapes.
   MGPU_HOST_DEVICE bool given() const { return count > 0; }
   MGPU_HOST_DEVICE int64_t pairs() const { return (count + 1) / 2; }
 

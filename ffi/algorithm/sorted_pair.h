@@ -36,7 +36,7 @@ struct MergeTile {
   int64_t size;
   int64_t a;  // live items of A in the row's earlier slots
   int64_t b;
-  int64_t a_count;  // live items of A in these slots
+  int64_t a_count;  // live items of A in the tile's slots
   int64_t b_count;
   bool b_follows;
 

@@ -2,8 +2,8 @@
 
 namespace mgpu {
 
-// A block's threads and the items that each takes. The number of items is odd if lanes read their items from shared
-// memory, so that they access different banks.
+// A block's threads and the items that each takes. If the number of items is odd,
+// lanes that each have neighbouring items in shared memory access different banks.
 struct TileShape {
   int threads;
   int items;

@@ -14,8 +14,8 @@ namespace mgpu::compiled {
 template <typename Kernels>
 class Registry {
  public:
-  // The first thread to ask for a key makes its kernels, while others that ask for it wait. After an error, the next
-  // thread tries again.
+  // The first thread to ask for a key calls `make`, while others that
+  // ask for this key wait. After an error, the next thread tries again.
   const Kernels& get(const std::string& key, const std::function<Kernels()>& make) {
     Entry* entry = nullptr;
     {

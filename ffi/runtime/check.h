@@ -10,8 +10,8 @@
 
 namespace mgpu {
 
-// The shortest text of an integer or a float of 32 or 64 bits that reads
-// back as the same number. For other types, it is the name of the type.
+// The shortest text of an integer, or of a float of 32 or 64 bits, that
+// reads back as the same number. For other types, the name of the type.
 inline std::string number_text(const void* data, DType dtype, int64_t index) {
   char text[32];
   const auto write = [&](auto zero) {

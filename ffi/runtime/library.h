@@ -83,7 +83,7 @@ struct CallEntry {
   List<AttributeValue> attributes;
 };
 
-// `PlanReport` of plan.h, and the scratch memory of the call for any device.
+// `PlanReport` of plan.h, and the scratch memory that is enough for any device.
 struct PlanEntry {
   const char* variant;
   const char* condition;

@@ -70,7 +70,7 @@ int64_t workspace_bytes(const Call& call) {
   throw CallError("no operation of this name: " + std::string(call.operation));
 }
 
-// Its texts stay valid until the next plan of this thread.
+// The texts of a plan stay valid until the next plan of this thread.
 PlanEntry plan_of(const Call& call, const Traits& traits) {
   static thread_local PlanReport plan;
   static thread_local std::vector<AttributeValue> tiles;

@@ -13,9 +13,9 @@ struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
 
 struct NoSlot {};
 
-// One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
-// gives every output its object. A Slot holds the data of an object that its outputs need. slot_of(h, offset) gives the
-// slot of object `before` + h, which has this offset. kNarrowOffsets says that offsets never have 64 bits.
+// One tile of outputs. Each nonempty object that starts in the tile marks its first output, and a running maximum over
+// the marks gives outputs their objects. A Slot holds the data of an object that its outputs need. slot_of(h, offset)
+// gives the slot of object `before` + h, which has this offset. With kNarrowOffsets, offsets never have 64 bits.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;

@@ -1,8 +1,8 @@
 // Single-pass prefixes over tiles: Merrill and Garland, "Single-pass Parallel Prefix Scan
 // with Decoupled Look-back" (2016). Here the tree is fixed, so that the rounding of a float
 // scan does not change from run to run: 32 tiles form a group, 32 groups form a group of
-// the next level, and 32 of those form a span of 32768 tiles. A tile adds the sums of its
-// predecessors in its group, at each level, and the prefix of the spans before its own.
+// the next level, and 32 of those form a span of 32768 tiles. A tile's prefix combines, at
+// each level, the sums before its own in its group, and the prefix of the earlier spans.
 //
 //   __shared__ int64_t ticket;
 //   const int64_t tile = take_ticket(&counter, ticket);        // counter and words zeroed before the launch

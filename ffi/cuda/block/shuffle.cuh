@@ -1,4 +1,4 @@
-// Warp shuffles of any plain value: a struct is moved as 32-bit words.
+// Warp shuffles of plain values of whole 32-bit words.
 #pragma once
 
 #include "cuda/block/partition.cuh"

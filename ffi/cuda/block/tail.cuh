@@ -1,4 +1,4 @@
-// A result of static size may have more slots than live items. These functions visit the slots after the live items.
+// A result of static size may have more slots than live items. These functions are for the slots after the live items.
 #pragma once
 
 #include "algorithm/common.h"

@@ -1,4 +1,4 @@
-// Loads and stores of 16 bytes at a time, and reductions by a thread that use them.
+// Loads and stores of vectors, and a thread's part of a reduction by vectors.
 #pragma once
 
 #include "algorithm/operators.h"

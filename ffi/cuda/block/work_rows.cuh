@@ -1,5 +1,5 @@
-// Load-balancing search in a tile of short rows: each object marks the first of its outputs, and the last mark at or
-// before an output in its row gives the output's object.
+// Load-balancing search in a tile of short rows: each nonempty object marks the first of its
+// outputs, and the last mark at or before an output in its row gives the output's object.
 #pragma once
 
 #include "algorithm/load_balance.h"

@@ -105,8 +105,8 @@ class Scan {
     return problem_.reverse ? std::min(total_, (tiles_ - i) * kTile) - 1 : i * kTile;
   }
 
-  // Calls visit(piece, restarts) for the parts of a tile that lie within one segment, in the order of the
-  // scan, in which tiles are numbered too. `restarts` says whether the scan restarts before the piece.
+  // Calls visit(piece, restarts) for the pieces of tile number i, in the order of the scan. A
+  // piece lies within one segment. `restarts` says whether the scan restarts before the piece.
   template <typename Visit>
   void for_each_piece(int64_t i, Visit visit) const {
     const int64_t tile = problem_.reverse ? tiles_ - 1 - i : i;

@@ -391,9 +391,9 @@ struct TileScan {
     return scan_groups(sum).all;
   }
 
-  // The sum of all tiles before this one, in the tree of algorithm/look_back.h: the prefix of the spans (kFan^3 tiles
-  // each) before its own, then the sums of the nodes before its own at each level. The last tile of a node publishes
-  // the node's sum first. Contains barriers.
+  // The sum of all tiles before this one, in the tree of algorithm/look_back.h: the prefix of
+  // the earlier spans (kFan^3 tiles each) and, at each level, the sums of the earlier nodes with
+  // the same parent. The last tile of a node publishes the node's sum first. Contains barriers.
   __device__ Sum look_back(const Sum& own) const {
     constexpr int kFan = Tree::kFan;
     constexpr int kLists = Tree::kLevels + 1;

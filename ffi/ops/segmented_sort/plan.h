@@ -118,8 +118,8 @@ struct GroupTile {
   int tile;
 };
 
-// Items of a cell before `low` belong to a segment that began to the left, and items from `high` on to one that
-// continues to the right. The first rounds of these segments read them from the buffers `left_start` and `right_start`.
+// Items of a cell before `low` belong to a segment that began to the left, items from `high` on to one that
+// continues to the right. The first rounds of these segments read the buffers `left_start` and `right_start`.
 struct CellCut {
   int64_t low, high;
   int left_start, right_start;
@@ -189,7 +189,7 @@ struct DigitCounts {
   unsigned* counted;
   uint32_t* taken;
   DigitTotals* totals;
-  void* starts;          // those of DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
+  void* starts;          // DigitProblem::starts; 4 bytes each, or 8 for rows of 2^30 items and more
   int64_t zeroed_bytes;  // the bytes from `tickets` to the end of `starts`, which are zeroed before use
   int64_t starts_bytes;
   void* sums;  // as wide as `starts`; the kernel that counts zeroes it

@@ -1,8 +1,8 @@
-// The threads of a group share a sequence. The first of their own first items is the next
-// result, and its thread then finds its own next item. A group of lanes has the items of a short
-// segment in registers. A warp reads a longer segment again for each result. For the longest
-// segments, blocks find the first items of parts, and the last block of a segment to finish
-// finds the first of these. Above kTopKSteps results, sorts in registers replace the steps.
+// The threads of a group share a sequence, and each knows the first of its items that is not a result
+// yet. The first of all these items is the next result, and its thread then finds its next item. A
+// group of lanes has the items of a short segment in registers. A warp reads a longer segment again for
+// each result. For the longest segments, blocks find the first items of parts, and the last block of a
+// segment to finish selects from these. Above kTopKSteps results, sorts in registers replace the steps.
 #pragma once
 
 #include "cuda/block/last_block.cuh"
@@ -190,9 +190,9 @@ __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& 
   }
 }
 
-// Finds the first k of the keys from `begin` to `end`, which load(i) gives. Lane i < k <= kWarp gets the place of one
-// or kNone; other lanes get any later ones. The warp reads some keys at a time, and sorts them with the first ones so
-// far, unless all of them come after the k-th of these. `room` has a place for each lane.
+// Finds the first k of the keys begin .. end, which load(i) gives. Lane i < k <= kWarp gets the place of number i of
+// them, or kNone; other lanes get places of later keys, or kNone. The warp reads some keys at a time, and sorts them
+// with the first k so far, unless no new key comes before the last of these k. `room` has a place for each lane.
 template <typename Task, typename Load>
 __device__ __forceinline__ typename Task::Place first_of_keys(const Task& task, Load load, int begin, int end,
                                                               typename Task::Place* room) {

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kTile = cpu::kSelectTile;
 
-// Calls visit(position, slot) for the items of `tile` whose flag is `kept`; they go to slots [slot, end). To avoid a
-// branch, visit is called for other items too, with the slot of the next item to keep, which overwrites it.
+// Calls visit(position, slot) for the items of `tile` whose flag is `kept`; they go to slots [slot, end).
+// To avoid a branch, visit is called for other items too; the next item to keep then gets the same slot.
 template <typename Visit>
 void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t slot, int64_t end, Visit visit) {
   for (int64_t i = tile.begin; slot < end; ++i) {

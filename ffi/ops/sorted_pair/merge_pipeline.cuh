@@ -134,7 +134,7 @@ struct PipelineTiles {
   }
 
   // The pair of consecutive runs in which tile i begins, and
-  // its slot there. The pair is empty past those of the row.
+  // its slot there. Past the row's pairs, the pair is empty.
   __device__ RunTile run_tile(int64_t i, int64_t row, const NeighbourRuns& runs) const {
     RunTile tile{{}, begin_of(i, row)};
     runs.for_each_pair(row, tiles.pair.a.length, [&](const RunPair& pair) {

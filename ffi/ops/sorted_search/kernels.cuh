@@ -10,8 +10,8 @@ namespace mgpu::cuda::searching {
 
 constexpr int kSearchThreads = 256;  // the threads of the kernel that makes one binary search per needle
 
-// An entry is the number of items of the other side that come before an item: `others` for the first. `mine` is a
-// bitmap of the items of one side among the thread's next kCount items; the first of these gets entries[0].
+// An entry is, for an item of one side, the number of the other side's items before it: `others`
+// for the first. `mine` is a bitmap of the side's items among the thread's next kCount items.
 template <int kCount>
 __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   uint32_t to = shared_address(entries);
