@@ -26,7 +26,7 @@ def _cases(
     ours: Callable[..., jax.Array],
     xla: Callable[..., jax.Array],
 ) -> list[Case]:
-    """Returns two cases: the forward pass, and the gradient of the sum of squared results for the first argument."""
+    """Returns two cases: the forward pass, and the gradient of the sum of squared results by the first argument."""
 
     def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         def loss(*arrays: Any) -> jax.Array:

@@ -114,7 +114,7 @@ def _cases(mean: int) -> list[Case]:
     figures = FIGURES[mean]
 
     def case(name: str, ours: Any, case_peers: Any, read: tuple[str, ...], figure: str = "") -> Case:
-        """Returns a case that reads the offsets and the arrays named in `read`, and writes an array like x."""
+        """Returns a case, with the bytes of the offsets, of the arrays named in `read`, and of a result like x."""
 
         def floor(*inputs: Any) -> int:
             runs = Intervals(*inputs)

@@ -271,7 +271,7 @@ def _boosting_case() -> Case:
     )
 
 
-# For float32: log2 of the number of items, width, ids; milliseconds (maximum, target).
+# For float32: log2 of the number of elements, columns, number and distribution of ids; milliseconds (maximum, target).
 MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "uniform", 0.076, 0.07),
     (25, 1, 5_000, "skewed", 0.076, 0.07),

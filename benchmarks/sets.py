@@ -69,7 +69,7 @@ def _kept(keys: str, ratio: float) -> dict[str, float]:
 
 
 def _with_count(operation: str, keys: Any) -> Any:
-    """Returns keys padded with the largest uint32, and their number."""
+    """Returns the keys, and how many are not padding, the largest uint32."""
     return keys, (keys != np.uint32(2**32 - 1)).sum().astype(np.int32)
 
 

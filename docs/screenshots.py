@@ -1,4 +1,4 @@
-"""Takes README's pictures of the site: five pages, wide and narrow, light and dark.
+"""Takes README's pictures of the site: five pages, wide or narrow, light or dark.
 
     sphinx-build docs docs/_build && python docs/screenshots.py docs/_build
 

@@ -1,4 +1,4 @@
-"""A plugin for pytest-xdist: gives each worker a GPU, and replaces a worker that lost its device.
+"""A plugin for pytest-xdist: assigns GPUs to workers, and replaces a worker that lost its device.
 
 After an illegal address or a failed launch, every later call in the process fails too.
 """

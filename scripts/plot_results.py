@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python scripts/plot_results.py
 
-If XLA has several methods for a row, the fastest one counts. The benchmarks page of the documentation has all rows.
+If XLA has several methods for a row, the fastest one counts.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def arrays(tables: types.SimpleNamespace) -> dict[str, jax.Array]:
 
 
 def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.SimpleNamespace:
-    """Returns the columns that a function names, because pandas' filters move all columns."""
+    """Returns the columns that a function names; pandas' filters would move the other columns too."""
     words = {*re.findall(r"\w+", inspect.getsource(function))}
     return types.SimpleNamespace(
         **{name: frame[[column for column in frame if column in words]] for name, frame in vars(tables).items()}
