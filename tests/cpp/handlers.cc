@@ -179,7 +179,7 @@ class Garbage {
     are_indices ? fill_indices(arrays[place], largest_) : fill_keys(arrays[place]);
   }
 
-  // Gives some axes lengths of 2^16 - 1 to 2^62 + 1. Equal lengths stay equal. The arrays have no data.
+  // Gives some axes and sizes lengths of 2^16 - 1 to 2^62 + 1. Equal lengths stay equal. The arrays have no data.
   void stretch() {
     std::map<int64_t, int64_t> lengths;
     const auto stretch = [&](int64_t& length) {

@@ -60,7 +60,7 @@ TEST(merge_paths_of_many_items) {
 }
 
 TEST(balanced_paths_of_many_items) {
-  // Each key is once in both, and no split separates such a pair.
+  // Each key is once in A and once in B, and no split separates the two.
   const auto once = [](int64_t i) { return i; };
   const auto same = [](int64_t) { return int64_t{7}; };
   for (const bool duplicates : {false, true}) {
