@@ -1,7 +1,7 @@
 """Values that move with the keys of a sort or merge.
 
-A kernel moves one payload of 4 or 8 bytes with each item: a vector of such items, or leaves packed into one if their
-rows have up to 8 bytes together. Other values are gathered by the sorted indices.
+A kernel moves one payload of 4 or 8 bytes with each item: a vector of such items, or leaves packed into one (see
+`_packed_bits`). Other values are gathered by the sorted indices.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _packed_bits(leaves: Sequence[Any]) -> int:
 
 
 def _element_bits(dtype: np.dtype) -> int:
-    """Returns the bits of an element; 0 for types that are no numbers or are narrower than a byte."""
+    """Returns the bits of an element; 0 for types narrower than a byte, or neither numbers nor bools."""
     if dtype == jnp.bool_:
         return 8
     if not jnp.issubdtype(dtype, jnp.number):
@@ -183,8 +183,8 @@ def take_from_pair(
 ) -> Any:
     """Gathers rows of A followed by B.
 
-    Each index occurs at most once, except for -1, which takes the fill element, `[1]`. A tangent may be None, which is
-    zero. With `tangents`, A, B and the fill element are tangents, and JAX can transpose the function.
+    Each index occurs at most once, except for -1, which takes the fill element, `[1]`, or 0. A tangent may be None,
+    which is zero. With `tangents`, A, B and the fill element are tangents, and JAX can transpose the function.
     """
 
     def rows(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:

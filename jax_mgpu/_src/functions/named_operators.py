@@ -357,7 +357,7 @@ def expect_name(operation: str, name: object, names: Sequence[str], takes_functi
 
 
 def expect_ddof(operation: str, ddof: object, names: Sequence[str] | None) -> None:
-    """Checks `ddof`, which a variance subtracts from the number of items: static, and 0 without a variance."""
+    """Checks `ddof`: a static number, which is 0 if `names` are given without "var" and "std"."""
     is_number = isinstance(ddof, (int, float, np.integer, np.floating))
     if not is_number or isinstance(ddof, (bool, np.timedelta64)):
         raise type_error(operation, "ddof", "a static number", describe_static(ddof))

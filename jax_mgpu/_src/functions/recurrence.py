@@ -229,8 +229,8 @@ def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
 
     A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
     recurrence, the third part of a state is the factor of its last item, which is applied at the next item. A term of 0
-    adds nothing, even if factors are infinite. In a late recurrence, a neutral state after another state
-    applies the factor of that state's last item, so no kernel may take a result from the combination of these two.
+    adds nothing, even if factors are infinite. In a late recurrence, a neutral state after another state applies the
+    factor of that state's last item, so no kernel may take a result from the combination of these two.
     """
     (factor, term, *pending), (next_factor, next_term, *last) = a, b
     for still_to_come in pending:

@@ -59,7 +59,7 @@ class Partials:
     closed: ClosedJaxpr
 
     def is_recurrence(self, i: int) -> bool:
-        """Whether a leaf depends on itself in the earlier state, other than as a sum."""
+        """Whether a leaf depends on itself in the earlier state, other than by a factor of 1."""
         return (i, i) in self.computed or self.known.get((i, i), ONE) is not ONE
 
     def values(self, consts: Sequence[Any], arguments: Sequence[jax.Array]) -> dict[tuple[int, int], Any]:
@@ -127,7 +127,7 @@ def _is_one(var: Any) -> bool:
 
 
 def _product(parameters: Mapping[str, Any], x: Any, y: Any) -> list[Any] | None:
-    """Multiplies two scalars, if one is known to be 1."""
+    """Returns the product of two scalars if one of them is known to be 1, else None."""
     del parameters
     for one, other in ((x, y), (y, x)):
         if not isinstance(one, jax.core.Tracer) and np.ndim(one) == 0 and one == 1:

@@ -112,8 +112,8 @@ def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
 def opaque(words: jax.Array) -> jax.Array:
     """Returns the same unsigned integers, but hides from compilers that they are, or become, the bits of floats.
 
-    LLVM may turn a flip of a float's sign bit into a negation of the float, which on a GPU changes NaNs. The added term
-    is 0, because a product of neighbouring integers is even.
+    LLVM may turn a flip of a float's sign bit into a negation of the float, which on a GPU changes NaNs. The product
+    of neighbouring integers is even, so its lowest bit is 0.
     """
     return words ^ (words * (words + 1) & 1)
 

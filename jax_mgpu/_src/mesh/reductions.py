@@ -124,7 +124,7 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
 
 
 class _Function:
-    """A caller's function over this device's items, by the general path, whose results are states."""
+    """A caller's function over this device's items, by the general path; its results are states."""
 
     dead = 0
 

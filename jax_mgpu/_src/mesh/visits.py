@@ -75,7 +75,7 @@ class SortedPair:
                 return [place]
             return [place, upper[0] - place + jnp.where(equal(order_codes(keys, False), last), later, 0)]
 
-        # The search among own keys comes first: while it runs, the host launches the small steps that follow.
+        # The search among own keys comes first: meanwhile, the host launches the small steps that follow.
         other_live, *here = jax.lax.optimization_barrier((other_live, *bounds(keys, self.live[side])))
         last, ends, later = self._runs(side, rights, other_live)
 
@@ -109,7 +109,7 @@ class SortedPair:
             passed += jnp.where(is_behind, counts[device], 0)
         place, *number = answers_of(keys, *here)
         found = [jnp.where(is_live, place + passed, -1), *(jnp.where(is_live, x, 0) for x in number)]
-        # If both arrays are distributed alike, the first round suffices. Outside of the loop, the host need not wait.
+        # The first round is outside of the loop, so that the host need not wait for it.
         few, chunk = (max(1, -(-n // (share * axis.size))) for share in (FEW, SHARE))
         found = [axis.varying(x) for x in visit(0, few, found)]
         # The number of rounds is equal on all devices, which must all enter a round or none.
@@ -121,8 +121,8 @@ class SortedPair:
 
         The third result, None for one entry of `rights`, says how many items on later devices equal that last key.
 
-        A run begins where the previous one ends. If `rights` is `[True]`, a key's place is on the first device whose
-        last key is greater.
+        A run begins where the previous one ends. A key's place is on the first device whose last key is not less or, if
+        `rights` is `[True]`, greater.
         """
         axis, other = self.axis, self.keys[1 - side]
         last = take_or_fill(other, live.reshape(1) - 1)  # without keys, any: its run is empty

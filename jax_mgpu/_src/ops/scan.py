@@ -60,7 +60,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
 
-# For problems in a batch with fewer items, `_scan_rows` runs plain JAX.
+# Batches of problems with fewer elements run `_rows_fallback`.
 LEAST_ROW_ITEMS = 1024
 
 

@@ -159,7 +159,7 @@ def _take(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
 def _take_few(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
     """Does the same as `_take` for vectors, on a CPU by a kernel.
 
-    XLA runs programs with many operations on another thread than the caller's, but does not count those of kernels.
+    XLA runs programs with many operations on another thread than the caller's. It does not count what a kernel does.
     """
     rows: jax.Array = platform_dependent(x, indices, fill, cpu=_take_by_kernel, default=_take)
     return rows

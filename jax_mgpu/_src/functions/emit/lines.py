@@ -51,7 +51,7 @@ class Emitted:
       results: names of the results' elements.
       is_large: whether it is called instead of inlined.
       branches: whether it is large or has control flow, so that kernels run it only if they need its result.
-      neutral: a neutral scalar per leaf, if primitives that have one (all of which commute) combine the leaves.
+      neutral: a neutral scalar per leaf, if each leaf is combined by one commuting primitive; else None.
     """
 
     body: tuple[str, ...]
