@@ -34,7 +34,7 @@ struct FunctionOperands {
   std::vector<const void*> leaves;
   int64_t result_leaves;
   Captures captures{};
-  bool aligned = true;  // whether the leaves are aligned to 16 bytes; in a scan, its results' leaves too
+  bool aligned = true;  // whether the leaves are aligned to 16 bytes; in a scan, those of the result too
 
   // `outputs` is the number of results, each of result_leaves leaves: 2 for a scan with a total.
   explicit FunctionOperands(const Call& call, int outputs = 1, int64_t width = 0);

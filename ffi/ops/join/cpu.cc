@@ -36,7 +36,7 @@ class Join {
     const int64_t tiles = tasks.count();
     partners_.resize(a_live_);
     starts_.resize(a_live_ + 1);
-    std::vector<int64_t> rows(tiles + 1);       // first the rows that each tile makes, later the rows before each tile
+    std::vector<int64_t> rows(tiles + 1);       // first the output rows that each tile makes, later those before it
     std::vector<int64_t> unmatched(tiles + 1);  // the same for items of B without a partner
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       walk(

@@ -18,7 +18,7 @@ struct JoinEdge {
 
 struct JoinHeavyTile {
   int64_t first_unit;
-  int64_t slot;  // the slot of the first row
+  int64_t slot;  // the slot of the first output row
   int64_t rows;
   int64_t tile;
 };

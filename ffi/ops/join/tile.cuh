@@ -36,10 +36,10 @@ struct Shared {
   };
   uint64_t warp_sums[P::kThreads / kWarp];
   Plan plan;
-  int64_t slot;            // the slot of the tile's first row
+  int64_t slot;            // the slot of the tile's first output row
   int64_t unmatched_slot;  // the slot of its first item of B without a partner
-  int64_t skipped;         // the rows of the first written entry that come before the first written row
-  int first_entry;         // the entry of the first written row
+  int64_t skipped;         // the output rows of the first written entry that come before the first written one
+  int first_entry;         // the entry of the first written output row
 };
 
 template <typename Order>

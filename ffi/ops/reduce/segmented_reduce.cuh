@@ -68,7 +68,7 @@ template <typename Operator>
 struct TileMemory {
   using State = typename Operator::State;
   State* sums;        // the sums of the items of a run since its last end, up to each place
-  State* before_run;  // the sums of the items of the row since its last end, before each run
+  State* before_run;  // the sums of the items of the row of places since its last end, before each run
   State* row_sums;
   uint8_t* closes;  // whether an end follows the place
   int* bounds;      // the places of ends, stored backwards from the end of the sums' memory
@@ -85,7 +85,7 @@ struct TilePlaces {
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
-  int own_heads;        // ends that are heads of the first end's row
+  int own_heads;        // ends that are heads in the first end's row of the batch
 };
 
 template <typename Operator>
@@ -222,8 +222,8 @@ __device__ __forceinline__ typename Operator::State fold_lanes(const Operator& o
   return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
 }
 
-// Reduces a tile with few ends: lane i has the place of end i. If items may be reordered, a warp does not fold its
-// lanes in each row. An end belongs to the warp that has the item before it, or to the first warp.
+// Reduces a tile with few ends: lane i has the place of end i. If items may be reordered, a warp does not fold
+// its lanes in each row of places. An end belongs to the warp that has the item before it, or to the first warp.
 template <typename Operator>
 __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                     const TileUnits& units, const TilePlaces& places,
@@ -372,7 +372,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
   return {row_begin, row_entries + first_in_row, own_heads};
 }
 
-// A row without ends needs only its sum.
+// A row of places without ends needs only its sum.
 template <typename Operator>
 __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& places,
                                          const RowVectors<Operator>& vectors, const TileMemory<Operator>& memory) {

@@ -1,4 +1,4 @@
-// The items of a row are scanned, restarting at each head, so a segment's result is the state at its last item.
+// The items of a row are scanned, restarting at each head. The state at a segment's last item is the segment's result.
 #pragma once
 
 #include "algorithm/segments.h"

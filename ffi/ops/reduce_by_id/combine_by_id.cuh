@@ -269,14 +269,14 @@ class Places {
   bool in_table_[kItems];
 };
 
-// Whether all lanes of a warp have the same slot. Such lanes can combine their values without atomic
-// operations.
+// Whether all lanes of a
+// warp have the same slot.
 __device__ __forceinline__ bool are_alike(uint32_t slot) {
   return __all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0));
 }
 
-// Reads the current value of a state that other threads change, or a recent one. If an idempotent operator does not
-// change a recent value by an item, the item does not change the current one.
+// Reads a state that other threads change; the value may be out of date. If an item does
+// not change an old value by an idempotent operator, it does not change the current one.
 template <typename State>
 __device__ __forceinline__ State read_state(const State* at) {
   return *static_cast<const volatile State*>(at);

@@ -147,9 +147,9 @@ class LimbTable {
     }
   }
 
-  // Adds the terms of a thread's items to the limbs `keys`, in the table or among `limbs` in device
-  // memory. All threads of a warp call it together. The value before an addition to the low half gives the
-  // carry.
+  // Adds the terms of a thread's items to the limbs
+  // `keys`, in the table or among `limbs` in device
+  // memory. All threads of a warp call it together.
   __device__ __forceinline__ void add(uint32_t (&keys)[kInFlight], uint64_t (&terms)[kInFlight],
                                       unsigned long long* limbs) const {
 #pragma unroll

@@ -38,9 +38,9 @@ struct RunTask {
   __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
 
-// The warp's bitmap of heads: each of the first kVector * kRows lanes gets the bits of 32 neighbouring keys. `bits` has
-// the lane's own heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on. In a butterfly
-// shuffle, a lane with several rows keeps half of them and sends the others.
+// The warp's bitmap of heads: each of the first kVector * kRows lanes gets the bits of 32 neighbouring keys.
+// `bits` has the lane's own heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on.
+// In a butterfly shuffle, a lane with several vectors keeps the bits of half of them and sends the other bits.
 template <int kVector, int kRows>
 __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   constexpr int kWordLanes = 32 / kVector;  // the lanes whose bits make a word
@@ -50,7 +50,7 @@ __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
     const bool is_upper = lane & distance;
     unsigned own = bits, other = bits;
     if (distance < kRows) {
-      const int room = 32 / kRows * distance;  // bits per row
+      const int room = 32 / kRows * distance;  // the bits from vector to vector
       const unsigned even_rows = room == 8 ? 0x00ff00ffu : 0x0000ffffu;
       own = (is_upper ? bits >> room : bits) & even_rows;
       other = (is_upper ? bits : bits >> room) & even_rows;
