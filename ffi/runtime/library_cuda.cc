@@ -97,7 +97,6 @@ struct CudaDescription : Description {
   }
 
  private:
-  // These kernels need more shared memory than every device grants without a request.
   void add_kernel_shapes() {
     struct None final : Attributes {
       int64_t operator[](std::string_view) const override { return 0; }

@@ -28,8 +28,8 @@ struct ScanProblem {
   Operator op;
 };
 
-// Flags the positions at which segments begin, from a range's begin up to its end, and the end of all items. Dead items
-// (past a row's count) need no flags: scan_piece fills their results.
+// Flags the positions at which segments begin, from a range's begin to its end, both included, and the end of all
+// items. Dead items need no flags: scan_piece fills their results.
 std::vector<uint8_t> flag_cuts(Segments segments, Range<int64_t> range) {
   const int64_t total = segments.total();
   segments.counts = {};

@@ -15,7 +15,6 @@ int search_key_width(const SegmentedSearchOperands& operands) { return byte_widt
 constexpr int64_t kMinSearchNeedles = 1 << 17;
 constexpr int64_t kMinSearchRowNeedles = 1 << 10;
 constexpr int64_t kSearchNeedleKeys = 32;
-// If segments are shorter on average, single searches are faster.
 constexpr int64_t kMinMeanSegment = 64;
 
 bool prefers_tree(const SegmentedSearchOperands& operands) {

@@ -41,8 +41,8 @@ __device__ __forceinline__ Float least() {
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
 __device__ __forceinline__ double power(double x) { return exp(x); }
 
-// The fast reciprocal suffices, because sums are neither
-// tiny nor huge. A sum is 0 if all items are -inf.
+// The fast reciprocal suffices: sums whose results
+// are stored are 0, or neither tiny nor huge.
 __device__ __forceinline__ float reciprocal(float sum) { return reciprocal_approximately(sum); }
 __device__ __forceinline__ double reciprocal(double sum) { return 1 / sum; }
 
@@ -551,8 +551,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
   normalize_exactly<kStaged>(task);
 }
 
-// Tangents need one total of each
-// segment. Both operands are read twice.
+// Both operands
+// are read twice.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;

@@ -154,8 +154,8 @@ struct CountedPart {
   __device__ int64_t end() const { return minimum(limit - first(), room()); }
 };
 
-// Each block counts an equal part of the slots of all tiles, and adds its
-// counters to a segment's counts where the segment or its part ends. The last
+// Each block counts a part of the slots of all tiles, and adds its counters
+// to a segment's counts where the segment or its part ends. The last
 // block to finish a segment computes its starts, and describes its tiles.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_constant__ P problem) {

@@ -18,8 +18,8 @@ struct MergeShared {
   MergePlan plans[kPlanSlots];
 };
 
-// Calls visit(i) for each of a thread's strided positions
-// in [begin, end). A whole tile needs no comparison.
+// Calls visit(i) for each of a thread's
+// strided positions in [begin, end).
 template <TileShape kShape, typename Visit>
 __device__ void for_strided(int begin, int end, Visit visit) {
   if (begin == 0 && end == kShape.threads * kShape.items) {

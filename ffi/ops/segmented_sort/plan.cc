@@ -80,8 +80,7 @@ int64_t row_ranks_bytes(const Problem& problem) {
   return row_digit_bytes(length(problem), 2 + width(problem), true) + kRowDigitStaticBytes;
 }
 
-// ---- Whole rows of few comparisons: each item is compared with the others of its row. Many short rows are faster
-// where several share a block.
+// ---- Whole rows of few comparisons: each item is compared with the others of its row.
 int64_t comparisons(const Problem& problem) { return total(problem) * length(problem); }
 bool has_few_comparisons(const Problem& problem) {
   return length(problem) <= kOneCellShape.cell() && rows(problem) <= int64_t{1} << 15 &&
@@ -98,8 +97,7 @@ bool are_packed(const Problem& problem) {
   return total(problem) <= kNotMany || 4 * length(problem) >= 3 * packed_slot(length(problem), kFewItemsShape);
 }
 
-// ---- Whole rows by digits. Merging takes more rounds for longer rows; digits take the same number of passes for any
-// length.
+// ---- Whole rows by digits. The number of passes does not depend on the length of rows.
 bool are_many_for_digits(const Problem& problem) {
   const int count = places(problem);
   const int least_items = count == 1 ? 17 : count == 2 ? 18 : count <= 4 ? 19 : has_payload(problem) ? 20 : 22;
@@ -154,8 +152,7 @@ bool are_nearly_sorted_or_digits(const Problem& problem) {
 }
 int64_t either_bytes(const Problem& problem) { return maximum(long_rows_bytes(problem), digit_bytes(problem)); }
 
-// A comment before a row gives two times on an H200: that of the variant that was used before, then that of the row's
-// variant.
+// A comment before a row gives two times on an H200: without the row, then with it.
 constexpr Row kTable[] = {
     // Keys of 4 bytes in segments of 10^6: 2.06 ms to 1.19, with payload 3.32 to 1.81 (2^26 items, 2026-11-21).
     {SortVariant::kSegmentsByDigits, "segments by digits", "heads, and long segments on average", are_long,

@@ -57,8 +57,8 @@ struct TileGroup {
 
 constexpr int kPlanThreads = 256;
 
-// kSplitLanes lanes split the runs at an edge, with
-// one sample each. More samples would save few steps.
+// kSplitLanes lanes split the runs
+// at an edge, with one sample each.
 constexpr int kSamples = 4;
 constexpr int kSplitLanes = kRuns * kSamples;
 constexpr int kPlanEdges = kPlanThreads / kSplitLanes;

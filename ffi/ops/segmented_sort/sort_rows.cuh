@@ -44,7 +44,7 @@ constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>
 using CellShared = std::conditional_t<kRestores<P>, RestoringShared<P>, SortRowsShared<P>>;
 
-// Equal entries are identical, so a thread's entries may be any of its warp's. `count` entries are sorted together.
+// Equal words are interchangeable, so a thread's entries may be any of its warp's. `count` entries are sorted together.
 template <typename P>
 __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int count, SortRowsShared<P>& shared) {
   using Entry = typename P::Entry;

@@ -14,7 +14,6 @@ namespace mgpu {
 
 namespace {
 
-// Items of both inputs.
 constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>

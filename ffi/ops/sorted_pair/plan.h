@@ -9,10 +9,10 @@ namespace mgpu {
 
 class Workspace;
 
-// Tiles pass through two stages, which are buffers in shared memory. Long tiles
-// need few hand-overs between the copying warp and the workers. Large stages
-// are for devices that could grant one block the memory of kPipelineBlocks
-// blocks. Two small stages and the static memory fit the 64 KB of sm_75.
+// Tiles pass through two stages, which are buffers
+// in shared memory. Large stages are for devices that could
+// grant one block the memory of kPipelineBlocks blocks. Two
+// small stages and the static memory fit the 64 KB of sm_75.
 constexpr int kPipelineWorkers = 480;  // threads that merge; one more warp copies
 constexpr int kPipelineBlocks = 2;
 constexpr int kMaxStageBytes = 55 << 10;    // so that two blocks fit a multiprocessor of sm_90

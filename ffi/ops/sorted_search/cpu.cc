@@ -13,8 +13,8 @@ namespace mgpu {
 
 namespace {
 
-// A step of the walk writes the position of the next item of each side that has results, whether or not the walk takes
-// that item; if it does not, a later step overwrites the position.
+// A step of the walk writes the positions of the next items, also of one that it does not take: a later step overwrites
+// that item's position.
 
 template <typename Index, typename Order>
 void search_by_merging(const SortedSearchOperands& operands, Order order, cpu::Executor& executor) {
