@@ -1,4 +1,4 @@
-// If there are fewer rows than threads, all threads search one row after the other. Otherwise, one thread takes a row.
+// If there are fewer rows than threads, threads may share a row. Otherwise, a thread takes whole rows.
 #include <algorithm>
 
 #include "ops/common/dispatch.h"
