@@ -388,7 +388,7 @@ def caller(function: Callable[..., Any], case: Case, mode: str) -> Callable[...,
             given = [jax.tree.map(jnp.asarray, x) if isinstance(x, np.ndarray | list | tuple) else x for x in given]
         try:
             return transformed(*given)
-        except Exception as error:  # the types of JAX's errors are compared
+        except Exception as error:
             return type(error)
 
     return attempt

@@ -127,7 +127,7 @@ def test_batch(rng, in_axes):
     insert = jax.vmap(lambda x, i, v, c: mgpu.bulk_insert(x, i, v, count=c), in_axes)
     for i in range(3):
         xi, ii, vi, ci = (a[i] if axis == 0 else a for a, axis in zip(one, in_axes, strict=True))
-        if in_axes != (None, None, 0, None):  # bulk_remove has no values to map over
+        if in_axes != (None, None, 0, None):
             same_bits(remove(*one)[i], removed(xi, ii, 4999, count=int(ci)))
         same_bits(insert(*one)[i], inserted(xi, ii, vi, 5700, count=int(ci)))
 

@@ -44,7 +44,7 @@ def test_conversions_from_every_kind_of_type(rng, x64, dtype):
     to = jnp.dtype(dtype)
     for items in (
         rng.integers(-100, 100, N).astype(np.int16),
-        rng.integers(0, 400, N) / 4,  # a conversion to integers drops the fraction
+        rng.integers(0, 400, N) / 4,
         rng.random(N) < 0.5,
     ):
         x = items.astype(to)

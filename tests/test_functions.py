@@ -339,7 +339,7 @@ def test_derivatives(rng) -> None:
 
     ours, plain = loss(lambda x: mgpu.scan(x, affine)), loss(lambda x: lax.associative_scan(jax.vmap(affine), x))
     got, wanted = (jax.jit(lambda x, f=f: jax.jvp(jax.grad(f), (x,), (x,)))(x) for f in (ours, plain))
-    for tolerance, *pair in zip((1e-4, 1e-3), got, wanted, strict=True):  # for the gradient, then for its tangent
+    for tolerance, *pair in zip((1e-4, 1e-3), got, wanted, strict=True):
         for g, w in zip(*pair, strict=True):
             np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance / 10)
 

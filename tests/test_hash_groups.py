@@ -156,7 +156,7 @@ def tables_are_used(monkeypatch):
 
 
 def same_by_sort(keys, values, ops, size, **given):
-    """Compares with a call whose last value is a median, which sorts rows."""
+    """Compares with a call that sorts rows, because it has a median."""
     text = jax.jit(lambda k, v: mgpu.group_by(k, v, ops, size=size, **given)).trace(keys, values).jaxpr.pretty_print()
     assert "mgpu_hash_groups" in text
     found = mgpu.group_by(keys, values, ops, size=size, **given)

@@ -321,7 +321,7 @@ def test_around_the_edges_of_tiles(op, dtype):
     rng = np.random.default_rng(7)
     n = 3 * room
     values = np.array([1, -1] if dtype.startswith("float") else [1, 3]) if op == "mul" else np.arange(1, 100)
-    x = rng.choice(values, n).astype(dtype)  # sums and products are exact
+    x = rng.choice(values, n).astype(dtype)
     of_part = {"add": np.sum, "max": functools.partial(np.max, initial=0), "mul": np.prod, "argmin": np.argmin}[op]
     call = jax.jit(lambda x, low, high: mgpu.interval_reduce(x, low, high, op, dtype=None if op == "argmin" else dtype))
     most = 2 * intervals + 1

@@ -237,7 +237,7 @@ def test_pairs_of_rows(rng, least, odd):
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
         got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
         same_bits(got, oracle.padded(taken, size, 7))
-        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # places do not overlap
+        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)
         items, to, into = np.arange(len(objects)), places[objects] + ranks, np.zeros(2 * size - 5, np.uint32)
         got = mgpu.interval_scatter(x, places, offsets, into, total=total)
         same_bits(got, oracle.moved(x, items, to, into))
@@ -280,7 +280,7 @@ def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
     to_offsets, to_sources, to_targets = indices
     offsets, objects = data.heads_of(lengths), np.repeat(np.arange(len(lengths)), lengths)
     ranks = np.arange(total) - offsets[objects]
-    targets = (total - lengths - offsets).astype(np.int32)  # places descend
+    targets = (total - lengths - offsets).astype(np.int32)
     for dtype, trailing in (("uint16", (2, 2)), ("int8", (2, 2)), ("uint8", ()), ("int16", ()), ("uint64", (2,))):
         x, into = rows(rng, dtype, 800, *trailing), rows(rng, dtype, total, *trailing)
         sources = rng.integers(0, 801 - lengths.max(), len(lengths))

@@ -223,7 +223,6 @@ def test_gradients_flow_to_the_columns(rng):
     rows = oracle.join_rows("outer", a, b)
     times = np.bincount(rows[:, 0][rows[:, 0] >= 0], minlength=12)
     np.testing.assert_array_equal(jax.grad(lambda x: joined(x, columns[1])[0].sum())(columns[0]), times)
-    # keys determine which rows exist, and have no derivative
     zero = jax.grad(lambda k: mgpu.join_columns(mgpu.join(k, k, size=12), columns[0]).a.sum())(a.astype(float))
     np.testing.assert_array_equal(zero, np.zeros(12))
 

@@ -103,7 +103,7 @@ def test_derivatives_of_packed_leaves(rng):
 @pytest.mark.parametrize("kind", ["inner", "left", "right", "outer", "semi", "anti"])
 def test_joins(rng, kind):
     test_tables.test_joins(rng, ["int32"], kind)
-    a, b = (rng.permutation(60)[:n].astype(np.int32) for n in (40, 30))  # a row has at most one partner
+    a, b = (rng.permutation(60)[:n].astype(np.int32) for n in (40, 30))
     for size, a_count, b_count in ((90, None, None), (90, 33, 20), (7, None, None), (7, 33, 20)):
         expected = test_tables.join_rows(kind, a[:a_count], b[:b_count], np.zeros(40, bool), np.zeros(30, bool))
         found = mgpu.join(a, b, kind, size=size, assume_sorted=False, a_count=a_count, b_count=b_count)

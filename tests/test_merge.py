@@ -365,7 +365,7 @@ def test_batches_of_runs(rng):
     ends = np.stack([*ends_of_runs(rng, runs, n)][:rows])
     keys = np.stack([in_runs(data.random_keys(rng, "int16", n), row) for row in ends])
     values = rng.integers(0, 2**32, (rows, n), dtype=np.uint32)
-    one = data.in_order(data.random_keys(rng, "int16", n))  # sorted, so any ends cut it into runs
+    one = data.in_order(data.random_keys(rng, "int16", n))  # any ends cut it into runs
     call = jax.jit(jax.vmap(functools.partial(a_round, **options)))
     of_one = jax.jit(jax.vmap(functools.partial(a_round, **options), (None, None, 0)))
     of_ends = jax.jit(jax.vmap(functools.partial(a_round, **options), (0, 0, None)))

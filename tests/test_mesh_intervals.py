@@ -80,7 +80,7 @@ def check(rng, call, devices):
         values = rng.normal(size=(m, 2)).astype(np.float16)
         x, into = rng.integers(1, 999, (2, max(n, slots)))
         x, into = x[:n].astype(np.int16), into[:slots].astype(np.int16)
-        starts = rng.integers(-3, n, m).astype(np.int32)  # some rows are outside
+        starts = rng.integers(-3, n, m).astype(np.int32)
         starts = np.where(rng.random(m) < rng.choice([0, 1]), starts[0], starts)  # starts on all devices, or all equal
         order = rng.permutation(m)
         places = np.zeros(m, np.int32)

@@ -277,7 +277,7 @@ POSITIONS = {
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_more_items_than_int32_counts(name):
-    """Each of 16 devices has 2^27 items, so they have 2^31 together, more than int32 counts."""
+    """On 16 devices, the calls have 2^31 items in all; on 8, 2^29."""
     call, slots = POSITIONS[name], 1 << 27
     with jax.enable_x64(True):
         results = jax.tree.leaves(traced(call, 16, slots).out_info)
@@ -289,7 +289,7 @@ def test_more_items_than_int32_counts(name):
 
 
 def test_more_slots_for_rows_than_int32_counts():
-    """The join has slots for 2^31 rows, but int32 indices, so it needs no 64-bit types."""
+    """All devices together have slots for 2^31 rows, but indices are below that."""
     with jax.enable_x64(False):
         call = lambda k, i, c: mgpu.join(k, k, size=1 << 28, assume_sorted=False, **KEYS)  # noqa: E731
         assert all(x.dtype == np.int32 for x in jax.tree.leaves(traced(call, 8, 64).out_info))

@@ -255,7 +255,7 @@ def test_derivatives(rng, op):
     devices = 2
     heads = np.array([[0, 4, 4], [5, 9, 99]], np.int32)
     counts = np.array([8, 7], np.int32)
-    x = rng.permutation(2 * 8).reshape(devices, 8) / 8 - 1  # one item is 0
+    x = rng.permutation(2 * 8).reshape(devices, 8) / 8 - 1
     call = lambda x, heads, count: LOSSES[op](x, heads, count, axis_name=mesh.AXIS)  # noqa: E731
     function = jax.vmap(call, axis_name=mesh.AXIS)
     check_grads(jax.jit(lambda x: function(x, heads, counts)), (x,), order=2, modes=["fwd", "rev"], eps=1e-4)

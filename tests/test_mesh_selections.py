@@ -116,7 +116,7 @@ def check_distinct(rng, call, devices, dtype, size):
         ranks = oracle.rank(x)
         _, first, inverse_of, count_of = np.unique(ranks, return_index=True, return_inverse=True, return_counts=True)
         shares = mesh.even(len(x), devices)
-        begins = np.cumsum(count_of) - count_of  # starts of runs in the sorted keys
+        begins = np.cumsum(count_of) - count_of
         device_of = np.searchsorted(np.cumsum(shares), begins, side="right")
         np.testing.assert_array_equal(numbers, np.bincount(device_of, minlength=devices)[:devices])
         rank_on = np.arange(len(first)) - np.searchsorted(device_of, device_of)

@@ -126,7 +126,7 @@ def test_values_of_sets_and_columns_of_joins(dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_keys_of_a_batch_along_another_axis(dtype):
     x = every_pattern(dtype)
-    x = np.resize(x[np.isnan(x.astype(np.float32))], (17, 3))  # equal keys stay where they are
+    x = np.resize(x[np.isnan(x.astype(np.float32))], (17, 3))
     same_bits(jax.jit(jax.vmap(mgpu.sort, in_axes=1))(x), x.T)
 
 

@@ -20,7 +20,7 @@ def test_ranks_and_orders(rng, dtype):
     ranks = oracle.rank(keys)
     np.testing.assert_array_equal(ranks[:, None] < ranks[None], less)
 
-    before = less.sum(0) + np.tril(~less & ~less.T, -1).sum(1)  # counts smaller items, and equal ones before
+    before = less.sum(0) + np.tril(~less & ~less.T, -1).sum(1)
     np.testing.assert_array_equal(oracle.sort_indices(keys), np.argsort(before))
     reverse = less.sum(1) + np.tril(~less & ~less.T, -1).sum(1)
     np.testing.assert_array_equal(oracle.sort_indices(keys, descending=True), np.argsort(reverse))

@@ -45,7 +45,7 @@ def test_the_page_of_names_has_the_current_signatures():
     assert signatures.replaced(page) == page
 
 
-@pytest.mark.long  # it traces the examples of all functions
+@pytest.mark.long
 def test_the_page_on_architecture_has_the_current_ways():
     page = ways.PAGE.read_text(encoding="utf-8")
     assert ways.replaced(page) == page

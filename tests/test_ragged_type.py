@@ -364,7 +364,7 @@ def test_rows_taken_and_items_selected(ragged):
     rows = floats(ROWS)
     same_rows(ragged.take(jnp.array([2, 0, 1])), [rows[2], rows[0], rows[1]])
     same_rows(ragged.take(jnp.array([3, 4, 3]), size=2), [rows[3], rows[1], rows[3]])
-    same_rows(ragged.take(jnp.array([2, 0, 2]), size=4), [rows[2], rows[0][:2], rows[1]])  # as many items as fit
+    same_rows(ragged.take(jnp.array([2, 0, 2]), size=4), [rows[2], rows[0][:2], rows[1]])
     kept = [row[row > 2] for row in rows]
     same_rows(ragged.select(ragged > 2), kept)
     same_rows(ragged.select((ragged > 2).values, size=20), kept)

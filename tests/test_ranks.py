@@ -787,7 +787,7 @@ def test_derivatives_of_quantiles_that_are_rounded():
 
 def test_gradient_of_quantiles(rng):
     x = rng.permutation(40).astype(float)
-    q = np.array([0.21, 0.52, 0.83])  # between two items of each segment
+    q = np.array([0.21, 0.52, 0.83])
     quantile = jax.jit(lambda x, q: mgpu.segmented_quantile(x, HEADS[1:4], q))
     check_grads(quantile, (x, q), 1, modes=["fwd", "rev"], eps=1e-4)
 

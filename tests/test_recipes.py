@@ -312,7 +312,7 @@ def test_components(rng, recipes):
         integers(rng, 3, (2, 60)),
     ):
         labels = np.arange(100)
-        for _ in range(100):  # more iterations than needed
+        for _ in range(100):
             for s, t in zip(sources, targets, strict=True):
                 labels[labels == max(labels[s], labels[t])] = min(labels[s], labels[t])
         assert run(sources.astype(np.int32), targets.astype(np.int32)).tolist() == labels.tolist()

@@ -365,7 +365,7 @@ GAPS = [
     ([0, 9, 20], [5, 20, 31]),
     ([3, 3, 10, 10, 38], [7, 3, 10, 12, 60]),
     ([5], [5]),
-    ([0, 8], [2, 4]),  # the last segment is empty
+    ([0, 8], [2, 4]),
 ]
 
 
@@ -593,7 +593,7 @@ def test_gathered_rows_over_tiles(rng, dtype, width, op):
                 expected = rows_of.sum(axis=0).astype(got.dtype)
             elif len(places) == 0:
                 expected = np.full(width, -1)
-            else:  # the smallest index among rows with the largest value
+            else:
                 largest = rows_of == rows_of.max(axis=0)
                 expected = np.where(largest, places[:, None], n).min(axis=0)
             np.testing.assert_array_equal(got[row, i].astype(np.float64), expected.astype(np.float64))

@@ -200,7 +200,7 @@ def test_errors_of_ends(arguments, message):
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 def test_derivatives_through_keys_and_values(rng, descending):
     n = 200
-    keys = rng.permutation(n).astype(np.float64)  # the keys are far apart, so finite differences keep their order
+    keys = rng.permutation(n).astype(np.float64)
     heads = random_heads(rng, n, 12)
     values = {"rows": rng.normal(size=(n, 2)), "vector": rng.normal(size=n), "integers": np.arange(n)}
 
@@ -250,7 +250,6 @@ def test_vmap_of_grad_and_grad_of_vmap(rng):
         expected[b][oracle.segmented_sort_indices(keys[b], heads[b], count=counts[b])] = weights
     same_bits(jax.vmap(jax.grad(loss))(keys, heads, counts), expected)
     same_bits(jax.grad(lambda k: jax.vmap(loss)(k, heads, counts).sum())(keys), expected)
-    # the gradient of a shared operand is the sum over the batch
     shared = jax.grad(lambda k: jax.vmap(loss, in_axes=(None, 0, 0))(k, heads, counts).sum())(keys[0])
     summed = np.zeros(n, np.float32)
     for b in range(batch):

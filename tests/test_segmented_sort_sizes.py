@@ -418,7 +418,7 @@ def test_batches_of_every_shape(rng, shape):
 
 
 def test_nested_vmap_with_other_axes(rng):
-    keys = data.random_keys(rng, "uint16", 4, 300, 3)  # the axis of items is in the middle
+    keys = data.random_keys(rng, "uint16", 4, 300, 3)
     heads = np.stack([random_heads(rng, 300, 16) for _ in range(4)])
     counts = np.array([300, 0, 150], np.int32)
     sort = jax.vmap(

@@ -322,7 +322,7 @@ def test_each_function_by_each_form(name):
     for form, bounds in MADE:
         segments = made(form, bounds)
         wanted = jax.tree.leaves(expected(X, rows_of(segments)))
-        results = [program(X, segments)] + [call(X, segments)] * (form == "ranges")  # eager calls, for one form
+        results = [program(X, segments)] + [call(X, segments)] * (form == "ranges")
         for got in results:
             for one, other in zip(jax.tree.leaves(got), wanted, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=f"{form} {bounds}")

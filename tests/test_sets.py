@@ -82,7 +82,7 @@ def test_duplicates_at_tile_edges(rng, keys, operation):
     for tile in TILES:
         for a_live in (tile - 1, tile, tile + 1):
             for b_live in (0, 1, a_live // 2, a_live, a_live + 1, 2 * a_live):
-                start = int(rng.integers(0, n - a_live + 1))  # puts other keys at the edges
+                start = int(rng.integers(0, n - a_live + 1))
                 shifted = np.concatenate([a[start:], a[:start]])
                 check(operation, shifted, b, counts=(a_live, b_live))
 

@@ -387,7 +387,7 @@ SEGMENTED = ("needles", "ids", "haystack", "heads", "ends", "needles_count", "ha
 def test_vmap_over_operands_of_a_segmented_search(rng, mapped):
     batch, n, size, m = 5, 33, 90, 8
     ends = np.sort(rng.integers(0, size + 1, (batch, 2 * m)).astype(np.int32))
-    haystack = np.stack([data.sorted_keys(rng, "float32", size) for _ in range(batch)])  # all segments are sorted
+    haystack = np.stack([data.sorted_keys(rng, "float32", size) for _ in range(batch)])
     everything = {
         "needles": data.random_keys(rng, "float32", batch, n),
         "ids": rng.integers(-1, m + 1, (batch, n)).astype(np.int32),
@@ -584,7 +584,7 @@ def test_many_needles_of_64_bits(rng, keys):
     for side in SIDES:
         same(mgpu.search(needles, haystack, side), np.searchsorted(haystack, needles, side))
         same(mgpu.search(needles, haystack, side, count=m - 99), np.searchsorted(haystack[:-99], needles, side))
-    begin, end = 1234, m - 4321  # only these are sorted
+    begin, end = 1234, m - 4321
     haystack[:begin] = haystack[:begin][::-1]
     heads, ends, ids = np.array([begin], np.int32), np.array([end], np.int32), np.zeros(MANY, np.int32)
     found = mgpu.segmented_search(needles, ids, haystack, heads, ends=ends)
@@ -615,7 +615,7 @@ def test_many_needles_and_extremes(rng, haystack):
 def test_many_needles_in_segments(rng, dtype, mean):
     m = 200_003
     heads = np.unique(np.append(0, rng.integers(0, m, m // mean))).astype(np.int32)
-    heads = np.sort(np.append(heads, rng.choice(heads, 5))).astype(np.int32)  # some segments are empty
+    heads = np.sort(np.append(heads, rng.choice(heads, 5))).astype(np.int32)
     keys = data.random_keys(rng, dtype, m)
     rows = np.searchsorted(heads, np.arange(m), "right") - 1
     haystack = keys[np.lexsort((oracle.rank(keys), rows))]

@@ -135,7 +135,6 @@ def test_gradient_of_repeated_rows(dtype, rng):
     gradient = jax.jit(lambda x, ct: jax.vjp(lambda x: mgpu.take(x, indices), x)[1](ct)[0])
     expected = reference(x, indices, np.asarray(cotangent).real.astype(np.float32))
     np.testing.assert_array_equal(gradient(x, cotangent), jnp.asarray(expected, dtype))
-    # the derivative of the transpose is the gather again
     both = jax.jit(lambda ct, dct: jax.vjp(lambda ct: gradient(x, ct), ct)[1](dct)[0])
     again = both(cotangent, x)
     np.testing.assert_array_equal(again, mgpu.take(x, indices))

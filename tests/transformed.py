@@ -59,7 +59,7 @@ def batch_of(example, rng, size, real=np.float32):
 
 
 def one_by_one(function, arguments, mapped, size):
-    """Returns the expected result of vmap: single calls for each problem, stacked."""
+    """Returns the results of a call for each problem, stacked."""
     function = jax.jit(function)
     return stack([function(*(x[b] if on else x for x, on in zip(arguments, mapped, strict=True))) for b in range(size)])
 

@@ -114,7 +114,7 @@ def join(shape: Shape) -> Call:
     fill = shape.choice((0, 2))
     a_rows = n_a
     if a_forms is not None and a_order is None and shape.flag(0.1):
-        a_rows = max(n_a - 2, 0)  # some rows of the join point past the columns
+        a_rows = max(n_a - 2, 0)
         shape.say("short")
     traced_fill = columns and shape.flag(0.2) and not shape.derivative
     count_dtype = np.int64 if shape.x64 and max(1, n_a) * max(1, n_b) + n_a + n_b > INT32_LARGEST else np.int32

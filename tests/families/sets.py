@@ -18,7 +18,6 @@ from tests.many_items import bytes_by_count, bytes_of, counts_of
 EXAMPLES = {
     "set_union, values": Example(
         lambda a, b, a_values, b_values: mgpu.set_union(a, b, a_values, b_values, size=80),
-        # some keys of b are not in a
         lambda rng, real: (few(rng), few(rng, 40, 17), numbers(rng, real), numbers(rng, real, 40)),
         differentiable=(2, 3),
     ),

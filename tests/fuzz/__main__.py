@@ -64,7 +64,7 @@ def kind_of(failure: Failure, family: str) -> str:
 
 class Report:
     def __init__(self, tells: bool = False) -> None:
-        self.tells = tells  # whether this process is a worker
+        self.tells = tells
         self.told = 0.0
         self.cases: collections.Counter[tuple[str, str]] = collections.Counter()
         self.programs: collections.Counter[str] = collections.Counter()

@@ -180,7 +180,7 @@ def preconditions(rng: np.random.Generator) -> Other:
             return unsorted(rng, x, live, descending=descending, unique="duplicates=False" in text)
         if argument == "order" and name == "take_segments":
             return unknown(rng, x, len(operands["heads"]))
-        if argument == "order":  # it must be a permutation
+        if argument == "order":
             live = oracle.live_count(operands.get("count"), len(x))
             found = unknown(rng, x[:live], len(x))
             return found and (np.concatenate([found[0], x[live:]]), found[1])

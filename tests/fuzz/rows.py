@@ -55,7 +55,7 @@ def _expected(
         return stacked
     dtype = np.dtype(np.float64 if x64 else np.float32) if op == "mean" and not is_float else stacked.dtype
     if op != "mean" and (not is_float or np.array_equal(x, np.round(x.astype(np.float64)))):
-        return stacked  # sums in any order are exact
+        return stacked
     # A sum's error is relative to the sizes of its terms.
     sizes = [np.abs(np.asarray(x[part], np.float64)).sum(axis=0) for part in parts]
     scale = np.stack(sizes) if sizes else np.zeros(stacked.shape)
@@ -104,7 +104,6 @@ def rows(shape: Shape) -> Call:
     dtype = "float32" if shape.derivative else dtype
     m, gaps, index = shape.choice((0, 1, 3, 40)), shape.flag(0.4), shape.index_dtype(0)
     size = shape.choice((0, 1, 7, 60))
-    # The rows of this table are taken by index.
     table = shape.choice((0, 1, 5, 300)) if name == "segmented_reduce" and shape.flag(0.4) else None
     has_weights = name == "segmented_reduce" and {first, second} <= {"add", "sum"} and shape.flag(0.5)
     count = shape.count(n)

@@ -89,7 +89,7 @@ def first_rows(kind: str, a: np.ndarray, b: np.ndarray, size: int) -> tuple[int,
         return total, oracle.join_rows(kind, a, b)[:size]
     few = int(np.searchsorted(np.cumsum(made), size)) + 1
     rows = oracle.join_rows({"right": "inner", "outer": "left"}.get(kind, kind), a[:few], b)[:size]
-    if len(rows) < size:  # rows of B that have no partner
+    if len(rows) < size:
         rows = oracle.join_rows(kind, a, b)[:size]
     return total, rows
 

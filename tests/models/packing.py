@@ -14,7 +14,7 @@ WIDTH = 512
 
 def inputs(rng, n):
     lengths = rng.integers(1, WIDTH // 4, max(1, n * 8 // WIDTH))
-    tokens = rng.integers(1, 1000, lengths.sum() + 7)  # the tokens after the last document belong to no document
+    tokens = rng.integers(1, 1000, lengths.sum() + 7)
     return tokens.astype(np.int32), lengths.astype(np.int32)
 
 
