@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 if the result is right."""
+    """Runs the command; returns its exit status."""
     parser = Parser(
         prog="python -m jax_mgpu", description="Sorts each row of ragged data, checks the result and times the sort."
     )
@@ -113,7 +113,7 @@ def item_count(text: str) -> int:
 
 
 def plot_file(text: str) -> pathlib.Path:
-    """Parses --plot; raises now if writing would fail after the measurements."""
+    """Parses --plot; raises unless the format is known and the folder exists."""
     file = pathlib.Path(text)
     if file.suffix not in benchmark.PLOT_FORMATS:
         raise argparse.ArgumentTypeError(

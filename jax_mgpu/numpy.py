@@ -310,14 +310,14 @@ def _nonzero(call: Call) -> list[jax.Array]:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Counts the nonzero items outside of `jit`: the argument `unsized` of `like`."""
+    """Returns the argument `unsized` of `like` for a function whose size is the number of nonzero items."""
     return "size", lambda call: globals()[function](
         call.a, size=int(_jnp.count_nonzero(call.a)), fill_value=call.fill_value
     )
 
 
 def _finds(call: Call) -> bool:
-    """Whether kernels find the nonzero items. For an array without items, JAX fills with 0."""
+    """Whether kernels find the nonzero items."""
     fill = call.fill_value
     return (
         call.a.size > 0 < call.a.ndim
@@ -387,7 +387,7 @@ _COMPRESSED = "condition", "a", "arr", "axis", "size", "fill_value"
 
 
 def _compress_now(call: Call) -> Any:
-    """Counts the kept items outside of `jit`, which gives the size."""
+    """Calls `compress` outside of `jit` with the number of kept items as the size."""
     condition, axis = call.condition, call.axis
     if _np.ndim(condition) != 1 or _np.ndim(call.a) == 0 or not (axis is None or _is_axis(axis, call.a)):
         return None
@@ -447,7 +447,7 @@ def _repeated(call: Call) -> bool:
 
 
 def _repeat_now(call: Call) -> Any:
-    """Adds the repeats outside of `jit`, which gives the size."""
+    """Calls `repeat` outside of `jit` with the sum of the repeats as the length."""
     if not is_array(call.repeats) or call.repeats.dtype.name not in ("int32", "int64"):
         return None
     filled = call.changed(total_repeat_length=int(_np.sum(_np.asarray(call.repeats))))
@@ -531,7 +531,7 @@ def searchsorted(call: Call) -> Any:
 
 
 def _bincount_now(call: Call) -> Any:
-    """Finds the largest item outside of `jit`, which gives the length."""
+    """Calls `bincount` outside of `jit` with a length for the largest item."""
     if call.x.size == 0 or not _jnp.issubdtype(call.x.dtype, _jnp.integer) or not _is_size(call.minlength):
         return None
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
@@ -611,7 +611,7 @@ def histogram(call: Call) -> Any:
 
 
 def _unique_now(call: Call) -> Any:
-    """Cuts off unused results outside of `jit`."""
+    """Calls `unique` outside of `jit`, and cuts its results to the distinct items."""
     axis = 0 if call.axis is None else call.axis
     if call.ar.size == 0 or not (call.axis is None or _has_few_columns(call)):
         return None

@@ -48,7 +48,7 @@ def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Finds the number of segments outside of `jit`: the argument `unsized` of `like`."""
+    """Returns the argument `unsized` of `like` for a function whose segments end with the largest id."""
 
     def now(call: Call) -> Any:
         if not is_array(call.segment_ids) or call.segment_ids.size == 0:

@@ -44,8 +44,8 @@ def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_ran
 def workspace_shape(batch: Sequence[int], devices: int, bytes_of: Callable[[int], int]) -> tuple[int, ...]:
     """Returns the shape of a workspace that suffices however the rows of a batch are split over devices.
 
-    `bytes_of(rows)` is the scratch memory of a call on that many rows. The workspace has, for each
-    row, the most bytes per row that any split needs.
+    `bytes_of(rows)` is the scratch memory of a call on that many rows. Each row gets the most bytes per row
+    that any split needs.
     """
     rows = math.prod(batch)
     shares = [max(1, rows // parts) for parts in range(1, devices + 1) if devices % parts == 0]

@@ -74,7 +74,7 @@ def take_segments(
 
 
 def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, largest: bool) -> TopK:
-    """Returns the k first items of each segment that starts on this device."""
+    """Returns up to k first items of each segment that starts on this device."""
     segments = OverAxis(axis, given)
     begin, end = segments.begin, segments.end
     taken = jnp.minimum(end - begin, k)

@@ -232,7 +232,7 @@ def _unique_in_order(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """Returns the first k items of all devices, on each device."""
+    """Returns up to k first items of all devices, on each device."""
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
     values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))

@@ -159,7 +159,7 @@ def hashed_groups(
     size: int,
     table: Table,
 ) -> HashedGroups:
-    """Returns the first `size` groups of the rows. `columns` are the states and words of each column."""
+    """Returns the first `size` groups of the rows. `columns` has the `State` and the words of each column."""
     code, lower = _key_operands(keys)
     narrow = code.dtype
     if narrow.itemsize < 4:

@@ -148,7 +148,7 @@ def segmented_top_k(
       ValueError: as `top_k`.
 
     Derivatives are those of `top_k`. Time is O((n + m) k) for any lengths of the segments. Over a mesh axis, and on
-    CUDA for `k` above 32, or above 8 if segments have more than 256 items on average, a call takes the time of a sort.
+    CUDA for `k` above 32, or above 8 if segments have more than 256 items on average, it may be that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -397,7 +397,7 @@ def quantile(
 
     Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory. With a
     derivative, over a mesh axis, and on CUDA if there are more than three quantiles, fewer than 2^14 items in a row, or
-    at most 2^20 items in all, a call takes the time of a sort.
+    at most 2^20 items in all, a call may take the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -441,7 +441,7 @@ def segmented_quantile(
 
     Derivatives are those of `quantile`. A call reads the items in a few passes, for any lengths of the segments. With a
     derivative, over a mesh axis, and on CUDA for more than seven quantiles, or for fewer than 2^22 items in segments of
-    more than 1,024 on average, it takes the time of a sort.
+    more than 1,024 on average, it may take the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -102,9 +102,9 @@ def reduce_by_id(
       ValueError: as `reduce`; also a negative size, or another number of ids than of items.
 
     Time is O(n + size) on a CPU, except for `"median"` and `"nunique"`. On a GPU it is O(n + size) too if the order of
-    items does not matter, as in sums of integers, minima and maxima, and for few results. Sums of floats of at most 32
-    bits may be added as integers, exactly, and rounded once. In other cases a GPU may sort the ids, and read rows in
-    that order.
+    items does not matter, as in sums of integers, minima and maxima, and for few results of short rows. Sums of floats
+    of at most 32 bits may be added as integers, exactly, and rounded once. In other cases a GPU may sort the ids, and
+    read rows in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -34,7 +34,8 @@ def softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array
       size: the static number of ids.
 
     Returns:
-      `[n, …]`, of the type of `x`: non-negative numbers whose sum over each id is 1; 0 for an item without an id.
+      `[n, …]`, of the type of `x`: non-negative numbers whose sum over each id with items is 1; 0 for an item without
+      an id.
       float16 and bfloat16 are computed in float32.
 
     Raises:
