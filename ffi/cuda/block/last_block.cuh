@@ -4,8 +4,8 @@
 
 namespace mgpu::cuda {
 
-// Whether this block is the last of `blocks` blocks to finish; it can then read what the others wrote. All threads of
-// each block call this once. `finished` is 0 before the first call, and again after the last one.
+// Whether this is the last of `blocks` calls with one counter; the block can then read what the other callers
+// wrote. All threads of a block call this. `finished` is 0 before the first call, and again after the last one.
 __device__ inline bool is_last_block(unsigned* finished, int64_t blocks) {
   __shared__ bool is_last;
   __threadfence();

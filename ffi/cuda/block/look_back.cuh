@@ -115,9 +115,9 @@ __device__ __forceinline__ void publish_tile(uint64_t* words, int64_t tile, cons
   if (threadIdx.x % kWarp == 0) Slot<Value>::publish(words + tile * Slot<Value>::kWords, aggregate);
 }
 
-// The last tile of a group publishes the group's sum at `level`,
-// above 0. All lanes of one full warp call this for every tile.
-// It may wait for the sums of this and earlier tiles.
+// The last tile of a group at `level`, which is above 0, publishes
+// the group's sum. All lanes of one full warp call this for
+// every tile. It may wait for the sums of this and earlier tiles.
 template <typename Value, typename Combine>
 __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int level, Combine combine) {
   using Slots = Slot<Value>;

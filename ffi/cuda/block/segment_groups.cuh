@@ -14,10 +14,10 @@ MGPU_HOST_DEVICE int log_group_lanes(const SegmentBounds& bounds, int items) {
   return log_lanes;
 }
 
-// A group has room for kItems items per lane. Calls visit(segment, lanes, exists) once for all groups of a warp, if any
-// segment fits its group; a group whose segment does not fit gets an empty one that does not exist. Then calls visit
-// with each segment that does not fit its group: the whole warp takes such a segment. All lanes of the warp call this
-// function.
+// A group has room for kItems items per lane. Calls visit(segment, lanes, exists) once for
+// all groups of a warp, if any segment fits its group; for a group whose segment does not fit,
+// the segment is empty and `exists` is false. Then calls visit with each segment that does
+// not fit its group, which the whole warp takes. All lanes of the warp call this function.
 template <int kItems, typename Visit>
 __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool exists, int lanes, Visit visit) {
   const bool is_longer = segment.size > lanes * kItems;

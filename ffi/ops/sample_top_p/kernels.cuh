@@ -2,7 +2,7 @@
 // position. A token's weight is exp((logit - largest logit) / temperature). The last kept token is the one at which the
 // sum of weights reaches the asked mass of the total; if a share is given, tokens of smaller weight than the share are
 // not kept either. The drawn token is the first one at which the sum of weights exceeds a random fraction of the kept
-// The kernels:
+// weights' sum. The kernels:
 // - find_best finds the largest logit and the smallest one above -inf.
 // - add_up_bins adds up the weights in bins of logits.
 //   These sums show in which bins the last kept token and the drawn token are.

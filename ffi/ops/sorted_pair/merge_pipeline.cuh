@@ -230,10 +230,10 @@ struct MergePipeline {
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
-  // Takes the block's tiles. For a tile, the copying warp calls load(plan, stage), and the function that this
-  // returns copies data besides the keys. Then the workers call work(plan, keys, stage), and the copying warp
-  // store(plan, stage). When the workers are done, the function that this returns copies results back.
-  // `stages` has room for two stages of stage_bytes, of which the keys take the first kKeyBytes.
+  // Takes the block's tiles. For a tile, the copying warp calls load(plan, stage), whose result is a
+  // function that copies data besides the keys. Then the workers call work(plan, keys, stage). The copying
+  // warp calls store(plan, stage), whose result is a function that copies results back once the workers
+  // are done. `stages` has room for two stages of stage_bytes, of which the keys take the first kKeyBytes.
   template <typename Tiles, typename Load, typename Work, typename Store>
   __device__ static void run(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes, Load load,
                              Work work, Store store) {
