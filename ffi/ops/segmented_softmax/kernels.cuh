@@ -197,10 +197,10 @@ struct Group {
     return max;
   }
 
-  // Combines value(i) of the rows i of each segment, over all threads. Then calls put(opening, open): `opening` is the
-  // total of the segment before the thread's first head, and `open` that of the segment of its last row. Last, calls
-  // take(i, map(total)) for the thread's rows, from the last to the first, with the total of row i's segment. `slots`
-  // keeps totals at the thread's heads, because registers cannot be indexed. Contains two barriers.
+  // Combines value(i) of the rows i of each segment, over all threads. Then calls put(opening, open): `opening`
+  // is the total of the segment before the thread's first head, or of its only segment if it has no head; `open`
+  // is that of the segment of its last row. Last, calls take(i, map(total)) for the thread's rows, from the last to
+  // the first, with the total of row i's segment. `slots` keeps totals at the thread's heads. Contains two barriers.
   template <typename Operator, typename Value, typename Put, typename Map, typename Take>
   __device__ __forceinline__ void total(const Operator& op, Exchange<Float>& exchange, const Slots<Float>& slots,
                                         Value value, Put put, Map map, Take take) const {
@@ -229,9 +229,9 @@ struct Group {
   }
 
  private:
-  // `since` is the state of the thread's rows since its last head, and `opening` that of its rows before its first
-  // head. Replaces `opening` by the total of its segment over all threads. Returns the total of the segment after the
-  // last head.
+  // `since` is the state of the thread's rows since its last head, and `opening` that
+  // of its rows before its first head. Replaces `opening` by the total of its segment
+  // over all threads. Returns the total of the segment of the thread's last row.
   template <typename Operator>
   __device__ __forceinline__ Float exchange_states(const Operator& op, Exchange<Float>& exchange, Float since,
                                                    Float& opening) const {
