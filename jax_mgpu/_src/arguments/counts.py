@@ -100,7 +100,7 @@ def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
 
 
 def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, count: jax.Array) -> jax.Array | None:
-    """Returns the segment of each position, or None if all are in one."""
+    """Returns the segment of each position; None without heads, flags and count."""
     (n,) = positions.shape
     if not heads.size and not flags.size and not count.size:
         return None

@@ -92,9 +92,9 @@ def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) ->
 
 
 def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.Array, length: int) -> jax.Array:
-    """With checks on, requires live items that are increasing non-negative positions.
+    """With checks on, requires non-negative positions that do not decrease, and increase at positions of live items.
 
-    Padding may repeat. `count` has shape `[1]`, or is empty if all `length` are live.
+    Of `length` items, `count` are live; it has shape `[1]`, or is empty if all are.
     """
 
     def holds(x: jax.Array) -> jax.Array:
@@ -218,7 +218,7 @@ def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Arra
 
 
 def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
-    """With checks on, requires lengths of at most `capacity` items in all."""
+    """With checks on, requires non-negative lengths, of at most `capacity` items in all."""
 
     def holds(lengths: jax.Array) -> jax.Array:
         ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # later sums may overflow
@@ -302,7 +302,7 @@ def sorted_columns(
 def intervals_inside(
     operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array], length: int
 ) -> jax.Array:
-    """With checks on, requires intervals within an array."""
+    """With checks on, requires that intervals with items lie within an array."""
 
     def holds(starts: jax.Array) -> jax.Array:
         return (lengths() <= 0) | ((starts >= 0) & (starts <= length - lengths()))  # a sum could overflow
@@ -324,7 +324,7 @@ def intervals_disjoint(operation: str, argument: str, starts: jax.Array, lengths
 
 
 def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """With checks on, requires that no segment overlaps the next one. Empty segments may lie anywhere."""
+    """With checks on, requires that no segment reaches into a later one. Empty segments may lie anywhere."""
 
     def holds(ends: jax.Array) -> jax.Array:
         starts, stops = jnp.clip(heads, 0, length), jnp.clip(ends, 0, length)
