@@ -18,7 +18,7 @@ __all__ = ["CASES"]
 
 FIGURES = ((25, 1.1, 0.6), (4096, 1.3, 0.7), (2**20, 1.9, 1.2))  # width of the disorder; milliseconds: maximum, target
 
-CELLS = 128  # cells along a side of the box: 32 particles per cell at full size
+CELLS = 128  # cells along a side of the box
 STEP = 0.1  # standard deviation of a particle's move, in cells
 
 

@@ -1,7 +1,4 @@
-"""Runs cases in processes that compile side by side and take turns on the device.
-
-Cases of short calls take longer to compile than to time.
-"""
+"""Runs cases in processes that compile side by side and take turns on the device."""
 
 from __future__ import annotations
 

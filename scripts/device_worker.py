@@ -1,7 +1,4 @@
-"""A plugin for pytest-xdist: assigns GPUs to workers, and replaces a worker that lost its device.
-
-After an illegal address or a failed launch, every later call in the process fails too.
-"""
+"""A plugin for pytest-xdist: assigns GPUs to workers, and replaces a worker that lost its device."""
 
 from __future__ import annotations
 
