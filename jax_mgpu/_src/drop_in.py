@@ -157,7 +157,7 @@ def like(
             try:
                 given = {**signed.defaults, **signed.signature.bind(*positional, **named).arguments}
             except TypeError:
-                return None  # JAX raises the error
+                return None
             call, first = Call(signed, given), given[operands[0]]
             if not signed.may_take(first):
                 return None

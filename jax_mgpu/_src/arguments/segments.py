@@ -112,7 +112,7 @@ def segment_operands(
             raise value_error(operation, "ends", "None without heads", describe(ends))
         return GivenSegments(ABSENT, None, count_operand(operation, argument, count, n), n)
     says_all = isinstance(heads, Ranges)
-    reach = n * devices_of(operation, axis_name)  # a segment may end on a later device
+    reach = n * devices_of(operation, axis_name)
     heads, ends, count = split_segments(operation, heads, ends, count, argument)
     if says_all:
         check_on_host(_expect_inside, (heads, ends), operation, "heads", reach)

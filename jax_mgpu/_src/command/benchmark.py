@@ -89,7 +89,7 @@ def run(size: int, device: str, plot: pathlib.Path) -> int:
         try:
             with progress(f"[{i}/{len(ROWS)}] {name}: compiling and timing"):
                 measured.append(measure(row, size))
-        except jax.errors.JaxRuntimeError as error:  # most likely out of memory: other rows may need less
+        except jax.errors.JaxRuntimeError as error:
             print(f"{name}: FAILED: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
     title = f"{device}, jax {jax.__version__}, {size:,} items, best of up to {RUNS} runs"
     print(title, table(measured), sep="\n\n", flush=True)

@@ -130,7 +130,7 @@ class _Public:
         given = {**dict(zip(self.names, positional, strict=False)), **named}
         names = [name for name in self.names if name in given]
         if len(names) < len(positional) + len(named):
-            return function(*positional, **named)  # Python raises its own error
+            return function(*positional, **named)
         for name, value in given.items():
             if isinstance(value, HostChecked):
                 given[name] = value.on_host()
@@ -396,7 +396,7 @@ class _Weak:
     def __init__(self, function: Callable[..., Any]):
         try:
             self.get: Any = weakref.WeakMethod(function) if inspect.ismethod(function) else weakref.ref(function)
-        except TypeError:  # this program will not be kept
+        except TypeError:
             self.get = lambda: function
 
 

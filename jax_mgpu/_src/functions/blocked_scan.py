@@ -108,7 +108,7 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
     options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "tells_cuts": length < n}
     if all(x.ndim == 1 for x in jax.tree.leaves(states)):
         begun, local = _steps(of_one, cut, states, **options)
-    else:  # without an axis of columns, XLA is slow at steps of several numbers
+    else:
         steps = _steps(combine, *jax.tree.map(lambda x: x[:, None], (cut, states)), **options)
         begun, local = jax.tree.map(lambda x: x[:, 0], steps)
     return _with_prefixes(combine, _scanned_in_turn, begun, local, length, reverse)
@@ -186,7 +186,7 @@ def _steps(
     steps, joins = _length(states), None
     if cut is not None or length < steps:
         places = jnp.arange(steps)
-        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # with the previous item of its block
+        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0
         joins = joins[:, None] if jax.tree.leaves(states)[0].ndim > 1 else joins
         joins = joins[::-1] if reverse else joins
         joins = joins if cut is None else joins & ~cut

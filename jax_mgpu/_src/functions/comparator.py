@@ -392,14 +392,14 @@ class _Comparison:
         segment = [position] * segmented
 
         def precedes(*both: jax.Array) -> Any:
-            (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]  # positions are not compared
+            (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]
             items = ([x.astype(d) for x, d in zip(y[len(segment) :], dtypes, strict=True)] for y in (a, b))
             by_less = jnp.asarray(self.compared(_Scalars(), *items))
             return (a[0] < b[0]) | ((a[0] == b[0]) & by_less) if segmented else by_less
 
         item = [*segment, *columns, position]
         closed = jax.make_jaxpr(precedes)(*item, *item)
-        return Keyed(_structural_key(closed), closed)  # programs with equal keys are equal for jit
+        return Keyed(_structural_key(closed), closed)
 
 
 def _known(aval: Aval, value: np.ndarray) -> _Value:
@@ -433,7 +433,7 @@ def _structural_key(x: Any) -> Any:
     try:
         hash(x)
     except TypeError:
-        return object()  # unequal to anything else
+        return object()
     return x
 
 

@@ -295,7 +295,7 @@ class _OrderOperation(CompiledOperation):
             streamed=tuple(keys),
             **description,
         )
-        self.def_linear()  # derivatives go through indices
+        self.def_linear()
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: value for name, value in attributes.items() if name != "order"}

@@ -355,7 +355,7 @@ def run_mapped(
     """
     if load is None:
         return None
-    with jax.ensure_compile_time_eval():  # the operator's identity is part of the function
+    with jax.ensure_compile_time_eval():
         operator = builtin(kind, x.dtype)
     prepared = _prepare(operation, operator, x, x.shape[0], load, **_directions(flags))
     is_wide = prepared is not None and prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES

@@ -378,7 +378,7 @@ def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, c
 def segment_ends(operator: Operator, states: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
     """Returns the results of segments from the scan of their states."""
     begin, end = segment_bounds(heads, n, count)
-    last = jnp.where(begin < end, end - 1, -1)  # no item is taken twice
+    last = jnp.where(begin < end, end - 1, -1)
     states = jax.tree.map(lambda s: _rows_at(s, last), states)
     if operator.identity is not None:
         states = select(begin < end, states, identities(operator.identity, states))

@@ -185,7 +185,7 @@ def takes_position(function: Callable[..., Any]) -> bool:
     """Whether a function has exactly two positional arguments without defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # the function is not written in Python
+    except (TypeError, ValueError):
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters) == 2

@@ -198,7 +198,7 @@ class Columns:
         return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
 
     def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
-        """Returns the columns of items from their highest codes; None for floats and for columns below these codes."""
+        """Returns the columns of items from their highest codes; None for floats, and for columns not all in these."""
         pairs = zip(codes, self.code_bits, strict=False)
         digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
         columns: list[jax.Array | None] = []

@@ -258,7 +258,7 @@ def _gathered(sent: Sent, into: jax.Array, *, fill: int | None) -> jax.Array:
             runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(fill)}
             # No item of one sender comes to a device twice.
             taken = form.unpack(gather_rows(x=everything, **runs, size=parts.slots, disjoint=True)[0])
-            if not is_first:  # these items follow those of earlier sources
+            if not is_first:
                 slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
                 taken = jnp.where(_along(slot < parts.begins[0], taken), into, taken)
             into, is_first = taken, False

@@ -104,7 +104,7 @@ class _Segments(_OverAxis):
         """Puts each result at the head of its segment, 0 at other items, and adds along each segment."""
         heads = heads_inside(self.heads, self.n)
         last = jnp.arange(heads.shape[0]) == heads.shape[0] - 1
-        places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # empty segments put none
+        places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)
         values = jnp.zeros((self.n, *results.shape[1:]), results.dtype).at[places].set(results, mode="drop")
         flags = {"exclusive": 0, "reverse": 0, "total": 0}
         result: jax.Array = segmented_scan(self.axis, Kind.ADD, values, self.n, self.heads, self.count, **flags)[0]

@@ -67,7 +67,7 @@ def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], beg
     everywhere, total = axis.sum(before[0] + before[1]), axis.sum(lives[0] + lives[1])
     device = jnp.arange(axis.size + 1, dtype=total.dtype)
     ranks = device * (total // axis.size) + jnp.minimum(device, total % axis.size) + (total >> (bits + 1))
-    cuts = jnp.sum(everywhere[None, :] <= ranks[:, None], axis=1)  # the bucket nearest to an equal share
+    cuts = jnp.sum(everywhere[None, :] <= ranks[:, None], axis=1)
     edges = [
         jnp.where(device == 0, 0, jnp.where(device < axis.size, jnp.append(jnp.zeros_like(live), x)[cuts], live))
         for x, live in zip(before, lives, strict=True)

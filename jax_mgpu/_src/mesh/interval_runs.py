@@ -20,7 +20,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 
 def fits(axis: Axis, intervals: int, size: int) -> bool:
-    """Whether a number for each device and each interval of all devices takes no more room than a device's slots."""
+    """Whether an array `[devices, intervals of all devices]` has no more entries than a device has slots."""
     return axis.size**2 * intervals <= size
 
 
@@ -127,7 +127,7 @@ class _Runs:
             return send_from(begin, self._packed(rows, axis.own(begin)), into)
 
         into = axis.varying(jax.lax.empty((size, rows.shape[1]), rows.dtype))
-        if axis.size == 2:  # each sends one range of packed rows, which fits one round
+        if axis.size == 2:
             window, later = self._after(self._packed(rows, axis.own(first)))
             return send_from(first, window, into), later
         needed = -(-jnp.max(last - first) // size)  # equal on all devices, which must all enter a round or none

@@ -134,7 +134,7 @@ def _by_ranges(
 def _by_buckets(
     axis: Axis, operands: Sequence[jax.Array], kind: JoinKind, size: int, by_partners: Callable[[], Rows]
 ) -> Rows:
-    """Joins after all rows of a key were brought to one device; by `by_partners` if a device has too little room."""
+    """Brings all rows of a key to one device, and joins there; by `by_partners` if a device has too little room."""
     a, b, *counts = operands
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     lives = [live_items(x.shape[0], count, dtype) for x, count in zip((a, b), counts, strict=True)]

@@ -66,7 +66,7 @@ def pair_parts(
 
 
 def pair_slots(items: int, *, pairs: bool) -> int:
-    """Returns a device's slots for parts of both arrays; with `pairs`, a part may have an item more than its share."""
+    """Returns the number of a device's slots for parts; with `pairs`, a part may have an item more than its share."""
     return (items // SLOTS + 1) * SLOTS if pairs else items
 
 
@@ -387,7 +387,7 @@ def set_operation(
             size=size, duplicates=duplicates, fill_value=fill_value,
         )  # fmt: skip
         return SetResult(keys, None if a_values is None else unflatten(leaves), room(name, count, keys.shape[0]))
-    if size is None:  # the most items of a part's result
+    if size is None:
         size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
     (a, *a_moved), (b, *b_moved), *counts = _dealt(axis, [a, *a_leaves], [b, *b_leaves], (a_count, b_count), pairs=True)
     of_a, of_b = (

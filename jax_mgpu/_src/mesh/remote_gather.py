@@ -153,7 +153,7 @@ class Dealt:
             begins = jnp.full((1,), jnp.iinfo(begins.dtype).max, begins.dtype)
         (n,), lows, highs = begins.shape, share.lows.astype(begins.dtype), share.highs.astype(begins.dtype)
         slots, moved = axis.size * n, list(leaves)
-        if slots <= size:  # all items fit, and so do empty ones
+        if slots <= size:
             first = jnp.maximum(insertion_points(lows, begins, right=True) - 1, 0) + (following <= lows)
             last = jnp.where(lows < highs, insertion_points(highs, begins), 0)
         else:
@@ -179,7 +179,7 @@ class Dealt:
             (self._numbers,) = exchange(parts, [numbers])
 
     def owners(self, total: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns, for each of this device's `total` results, its item and its rank among the item's; -1 past them."""
+        """Returns the item of each of this device's `total` results, and the result's rank in it; -1 past them."""
         with by_construction():
             owner, rank = load_balance_search(self.starts, self._size, total=total, return_rank=True)
         if self._axis.shares_memory:  # all items of earlier devices are here

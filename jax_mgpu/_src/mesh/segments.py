@@ -125,7 +125,7 @@ def _cut_and_sorted(
         edges = jnp.concatenate([jnp.zeros_like(lives), begin + cuts[0], lives], axis=1)
         parts = Parts.between(axis, edges, n)
         keys, *leaves = exchange(parts, [keys, *leaves])
-        ends = ((jnp.zeros_like(first), first), (last, live))  # the segments that other devices share
+        ends = ((jnp.zeros_like(first), first), (last, live))
         window = min(FEW_ITEMS, n)
 
         def sort_ends(keys: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:

@@ -134,7 +134,7 @@ def cut_at(
 
 
 def _at_ranks(low: jax.Array, high: jax.Array, ranks: jax.Array, *, pairs: bool) -> jax.Array:
-    """Returns the cuts at ranks, by how many items are less than the key at each, and how many are no greater."""
+    """Returns the cuts at ranks. `low` items are less than the key at a rank, and `high` items are no greater."""
     if pairs:
         return low + _paired(high - low, ranks - (low[0] + low[1]).sum(0, dtype=low.dtype))
     return low + _in_turn(low, high, ranks)

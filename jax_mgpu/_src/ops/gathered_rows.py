@@ -143,7 +143,7 @@ def _reduce_leaf(
             raise value_error(NAME, "weights", expected, describe(weights))
     if leaf.is_empty:
         return leaf.nothing(heads.shape)
-    if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrower integers
+    if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):
         leaf = dataclasses.replace(leaf, x=leaf.x.astype(sum_dtype(leaf.x.dtype)), wide=False)
     x, given = leaf.rows, {"heads": heads, "count": count}
     if entries == 0:  # empty indices would be taken for absent ones

@@ -182,7 +182,7 @@ def _between_even_edges(
     dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     if bounds is None:
         low, high = (reduce(x, op, axis_name=axis_name).astype(dtype) for op in ("min", "max"))
-        low, high = where(low > high, 0, low), where(low > high, 1, high)  # there are no items
+        low, high = where(low > high, 0, low), where(low > high, 1, high)
     else:
         low, high = (fill_operand(name, bound, dtype, "range")[0] for bound in bounds)
     half = where(low == high, 0.5, 0).astype(dtype)

@@ -190,7 +190,7 @@ class Ragged:
             for bound in zip(*((part.segments.starts, part.segments.ends) for part in parts), strict=True)
         ]
         joined = cls(values, Segments.of(*map(jnp.concatenate, bounds)))
-        return joined.take(np.arange(len(joined)))  # takes all rows, without the padding of the parts
+        return joined.take(np.arange(len(joined)))
 
     @classmethod
     def from_dense(cls, x: Pytree, lengths: Integers, *, size: int | None = None) -> Ragged:
@@ -347,7 +347,7 @@ class Ragged:
 
     def to_rows(self) -> list[Any]:
         """A list of the rows as NumPy arrays or pytrees of them; not within `jit`. A batch gives a list of lists."""
-        if self.segments.starts.ndim > 1:  # vmap returned a batch
+        if self.segments.starts.ndim > 1:
             return [jax.tree.map(lambda x, i=i: x[i], self).to_rows() for i in range(self.segments.starts.shape[0])]
         values = jax.tree.map(_on_host, self.values)
         return [jax.tree.map(lambda x, b=b, e=e: x[b:e], values) for b, e in _bounds(self.segments)]

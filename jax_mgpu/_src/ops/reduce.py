@@ -721,7 +721,7 @@ def _of_items(
     """Returns the value of each item's segment, for items of this shape; 0 for items in no segment."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
-    if values.ndim < len(shape):  # all items have one value
+    if values.ndim < len(shape):
         return where(live_mask(n, count), values, 0)
     if not heads.size:
         return jnp.zeros(shape, values.dtype)

@@ -354,7 +354,7 @@ class _ReduceById(Operation):
             return bool(words > EXACT_WORDS_PER_ITEM * n * width + FEW_EXACT_WORDS or words >= 2**32)
         state = max(4, np.dtype(wide_dtype(x.dtype) if attributes["wide"] else x.dtype).itemsize)
         if op.gives_index:
-            state = 16  # a state with a position
+            state = 16
         elif op == Kind.LOGSUMEXP:
             state *= 2
         return bool(slots * state > TABLE_BYTES)

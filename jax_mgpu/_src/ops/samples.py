@@ -290,7 +290,7 @@ def _drawn(
     """
     best = x.max(axis=1, keepdims=True)
     differences = jnp.where(x == best, 0, x - best) / jnp.where(temperature == 0, 1, temperature)
-    powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)  # the most probable token has 1
+    powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)
     places = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
     if number is not None:
         kept = jnp.clip(number, 1, x.shape[1]).astype(jnp.int32)

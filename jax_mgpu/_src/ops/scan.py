@@ -532,7 +532,7 @@ def _scan_leaf(
     x = leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.mean else leaf.x
     combined = _scan_items(x, heads, count, op=leaf.kind, **flags)
     counts: list[jax.Array] = []
-    if leaf.mean:  # the number of items in each sum
+    if leaf.mean:
         ones = jnp.ones((n,), index_dtype(name, "x", n))
         counts = _scan(x=ones, heads=heads, count=count, op=Kind.ADD, **flags)
     results = [

@@ -46,7 +46,7 @@ def sort_indices(
         return sorted_keys, indices
     (*higher, lowest), (*higher_bits, lowest_bits) = keys.codes(), keys.code_bits
     codes, indices = SORT(**given, keys=lowest, bits=lowest_bits, payload=Payload.INDICES)
-    for code, code_bits in zip(reversed(higher), reversed(higher_bits), strict=True):  # stable over the lower codes
+    for code, code_bits in zip(reversed(higher), reversed(higher_bits), strict=True):
         moved = take_keys(code, indices)
         codes, indices = SORT(**given, keys=moved, bits=code_bits, values=indices, payload=Payload.GIVEN)
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices

@@ -338,7 +338,7 @@ def search_in_any_order(operands: Sequence[jax.Array], *, right: bool = False, e
     needles, haystack, needles_count, haystack_count = operands
     index = index_dtype("sorted_search", "haystack", haystack.shape[0])
     counts = {"needles_count": needles_count, "haystack_count": haystack_count}
-    heads = jnp.zeros((1,), index)  # without ids, there is one segment
+    heads = jnp.zeros((1,), index)
     return _segmented_search(needles=needles, haystack=haystack, heads=heads, **counts, right=right, exact=exact)[0]
 
 

@@ -158,7 +158,7 @@ def _fallback(*operands: jax.Array, target: int, size: int) -> Sequence[jax.Arra
 
 def _transpose(by: int) -> Any:
     def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
-        """Returns the sum over the same triples, by the operand's entries, of the cotangent times the other operand."""
+        """Returns, for each entry of the operand, the sum of the cotangent times the other operand over its triples."""
         del size
         x, y, *structure = operands
         others = [i for i in range(3) if i != target]

@@ -54,7 +54,7 @@ class Matches(NamedTuple):
         return live_mask(self.rows.order.shape[0], self.pair.a_count)
 
     def partners(self) -> tuple[jax.Array, jax.Array]:
-        """Returns where each row's partners begin in b's order, and their number, for rows in the order of a's keys."""
+        """Returns, in the order of a's keys, where each row's partners begin in b's order, and how many they are."""
         return self._found(self.pair.operands, self.rows.keys)
 
     def b_alone(self) -> jax.Array:
