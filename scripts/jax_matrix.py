@@ -1,10 +1,11 @@
 """Builds one wheel against the headers of the jaxlib that pyproject.toml pins; tests it with several Pythons and JAXs.
 
-Each pair of versions gets a fresh virtual environment. The tests that need no GPU run in it, with one in sixteen of
+The wheel is that of the Python which runs the script: of 3.12, it serves all later ones with a lock. Each pair of
+versions gets a fresh virtual environment. The tests that need no GPU run in it, with one in sixteen of
 each test's variants:
 
     python scripts/jax_matrix.py                                  # this Python, and the versions of JAX below
-    python scripts/jax_matrix.py --pythons python3.12 python3.14t --versions newest
+    python scripts/jax_matrix.py --pythons python3.12 python3.13 --versions newest
     python scripts/jax_matrix.py --versions 0.10.1 -- -k sort     # arguments after -- go to pytest
 
 `newest` is the newest version that a Python can install, and `nightly` is last night's build from JAX's own index.
