@@ -109,6 +109,20 @@ def test_infinities_at_tile_edges(rng):
                 check(masked, np.array([tile - 32, tile + 32], np.int32))
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_larger_items_after_a_tile(width, dtype):
+    """If a tile begins with a head or with dead rows, its items do not change the segment before it."""
+    tile, trailing = max(TILES), (width,) if width else ()
+    x = np.zeros((2, tile + 64, *trailing), dtype)
+    x[1] = 1000
+    heads, counts = np.zeros(1, np.int32), np.array([tile - 5, tile + 64], np.int32)
+    check(x.reshape(-1, *trailing)[64:-64], np.array([0, tile], np.int32))
+    got = jax.vmap(lambda x, count: mgpu.segmented_softmax(x, heads, count=count))(x, counts)
+    for row in range(2):
+        np.testing.assert_allclose(got[row], softmaxes(x[row], heads, counts[row])[False], rtol=1e-5)
+
+
 def test_least_numbers_are_numbers():
     """As in jax.nn.softmax, a segment whose items are all the least float is uniform; one of -inf is NaN."""
     least = np.finfo(np.float32).min

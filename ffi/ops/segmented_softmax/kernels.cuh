@@ -486,19 +486,18 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   }
 
   const bool log = kExact && task.rule == SoftmaxRule::kLogSoftmax;
+  Float column_max = least<Float>();
   if constexpr (kExact) {
     group.total(
         Largest<Float>{}, exchange, slots, [&](int i) { return kept[i]; },
         [&](Float opening, Float open) { share.put_parts(&Part::max, opening, open); }, [](Float max) { return max; },
         [&](int i, Float max) { kept[i] -= max; });
   } else {
-    Float max = least<Float>();
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) max = Largest<Float>{}.combine(max, kept[i]);
-    max = group.column_max(exchange, max);
-    share.put_parts(&Part::max, max, max);
+    for (int i = 0; i < kRows; ++i) column_max = Largest<Float>{}.combine(column_max, kept[i]);
+    column_max = group.column_max(exchange, column_max);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) kept[i] -= max;
+    for (int i = 0; i < kRows; ++i) kept[i] -= column_max;
   }
   if (!log) {
 #pragma unroll
@@ -507,7 +506,11 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   bool is_small = false;
   group.total(
       Sum<Float>{}, exchange, slots, [&](int i) { return log ? power(kept[i]) : kept[i]; },
-      [&](Float opening, Float open) { share.put_parts(&Part::sum, opening, open); },
+      [&](Float opening, Float open) {
+        // A part without live items must not raise the maximum of its segment.
+        if (!kExact) share.put_parts(&Part::max, opening == 0 ? least<Float>() : column_max, column_max);
+        share.put_parts(&Part::sum, opening, open);
+      },
       [&](Float sum) {
         if (!kExact && !(sum >= kLeastSum)) is_small = true;
         return log ? logarithm(sum) : reciprocal(sum);
