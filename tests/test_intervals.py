@@ -127,10 +127,10 @@ def test_patterns(rng, pattern):
         check_all(rng, lengths, 6500, int(lengths.sum()), trailing=trailing)
 
 
-@jax.jit
-def scatter_into_nines(x, starts, offsets, total):
-    """Scatters into an array of nines."""
-    return mgpu.interval_scatter(x, starts, offsets, jnp.full_like(x, 9), total=total)
+@functools.partial(jax.jit, static_argnames="size")
+def scatter_into_nines(x, starts, offsets, total, size=None):
+    """Scatters into an array of nines, by default as many as there are items."""
+    return mgpu.interval_scatter(x, starts, offsets, jnp.full(size or len(x), 9, x.dtype), total=total)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,17 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, into))
     got = scatter_into_nines(x, targets_given, offsets_given, total)
     same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
+
+
+def test_few_intervals_of_wide_elements_into_a_result_larger_than_a_cache(rng):
+    size, m = 2**21 + 77, 9000  # the fewest elements that are put in the order of regions
+    lengths = rng.integers(0, 5, m)
+    offsets, total = data.heads_of(lengths), int(lengths.sum())
+    targets = shuffled_starts(rng, lengths) + np.int32(size - total)
+    x = rows(rng, "complex128", total + 9)
+    got = scatter_into_nines(x, targets, offsets, total, size=size)
+    places = np.repeat(targets - offsets, lengths) + np.arange(total)
+    same_bits(got, oracle.moved(x, np.arange(total), places, np.full(size, 9, x.dtype)))
 
 
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16

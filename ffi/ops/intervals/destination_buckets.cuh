@@ -118,9 +118,10 @@ static __global__ void __launch_bounds__(kOrderThreads, 4)
   const RegionOrder& order = intervals.order;
   start_next_kernel();
   const int64_t tiles = ceil_div<int64_t>(intervals.work.objects, kOrderTile);
-  if (blockIdx.x >= tiles) return fill.store(blockIdx.x - tiles, gridDim.x - tiles);
+  const bool fills = blockIdx.x >= tiles;
+  if (fills) fill.store(blockIdx.x - tiles, gridDim.x - tiles);
   wait_for_last_kernel();
-  if (order.is_done() || *order.is_used == 0) return;
+  if (fills || order.is_done() || *order.is_used == 0) return;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
   __syncthreads();
 
