@@ -161,6 +161,12 @@ def test_nearly_sorted_keys_in_three_phases(rng, width):
     check((np.arange(n) + rng.integers(0, width, n)).astype(np.int32), "locality_sort")
 
 
+def test_more_tiles_to_merge_than_blocks(rng):
+    n = (2500 if jax.default_backend() == "gpu" else 100) * 2**12 + 5
+    keys = np.arange(n) + rng.integers(0, 2**13, n)
+    same_bits(jitted("locality_sort")(keys), np.sort(keys))
+
+
 def test_more_keys_and_indices_than_merge_in_pairs(rng):
     n = 257 * 2**13 + 5
     keys = rng.integers(0, 2**20, n).astype(np.int32)

@@ -203,14 +203,14 @@ struct MergedTile {
 
 // Copies the tile's runs, and puts sentinels after each. Returns what take_codes gets as `plain`.
 template <typename P>
-__device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, Range<int64_t> written,
-                                           MergeRowsShared<P>& shared, PlacedRuns& runs) {
+__device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, int64_t tile,
+                                           Range<int64_t> written, MergeRowsShared<P>& shared, PlacedRuns& runs) {
   using Word = typename P::Word;
   constexpr Word kGreatest = static_cast<Word>(~Word{0});
   constexpr bool kPayloadNow = MergeRowsShared<P>::kStaged && P::kPairs;
   const MergeGroup<int64_t>& group = merge.group;
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
-  const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
+  const int64_t* start = problem.splits + tile * kRuns;
   const int64_t* stop = merge.first + merge.size == group.end() ? nullptr : start + kRuns;
   if constexpr (P::kPairs) {
     split_pair(problem, from.keys + merge.row_begin, merge, shared.splits);
@@ -410,7 +410,7 @@ __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int r
   if (merge.size == 0) return false;
   const Range<int64_t> written{merge.row_begin + merge.group.begin(), merge.row_begin + merge.group.end()};
   PlacedRuns runs;
-  const bool plain = bring_runs(problem, merge, written, shared, runs);
+  const bool plain = bring_runs(problem, merge, tile, written, shared, runs);
   MergedTile<P> merged;
   if constexpr (P::kPairs) {
     merged = merge_two(problem, plain, merge.size, runs, shared);
