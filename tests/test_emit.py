@@ -101,6 +101,7 @@ CASES = {
     "matmul 2x2": (M22, jnp.matmul),
     "matmul 3x3": (M33, lambda a, b: jnp.einsum("ij,jk->ik", a, b)),
     "matmul 4x4 f64": (struct(np.float64, 4, 4), jnp.dot),
+    "matmul of bools": (struct(bool, 2, 2), jnp.matmul),
     "outer": (M22, lambda a, b: jnp.outer(a[0], b[1])),
     "trace": (M22, lambda a, b: a + jnp.trace(b)),
     "tropical": (M22, lambda a, b: jnp.max(a[:, :, None] + b[None], axis=1)),
@@ -209,6 +210,10 @@ CASES = {
     "rotate": (U32, lambda a, b: (a << (b & 31)) | (a >> (32 - (b & 31)))),
     "upper product": (U32, lambda a, b: ((a.astype(jnp.uint64) * b.astype(jnp.uint64)) >> 32).astype(jnp.uint32)),
     "reduced precision": (F32, lambda a, b: lax.reduce_precision(a, 8, 7) + lax.reduce_precision(b, 5, 10)),
+    "to small f16": (F32, lambda a, b: lax.reduce_precision(jnp.where(b > 0, a, b) * 1e-5, 5, 10)),
+    "to small f32": (F64, lambda a, b: lax.reduce_precision(jnp.where(b > 0, a, b) * 3e-39, 8, 23)),
+    "to small bf16": (F64, lambda a, b: lax.reduce_precision(jnp.where(b > 0, a, b) * 3e-39, 8, 7)),
+    "sums of nothing": (F32, lambda a, b: a + b + jnp.sum(jnp.broadcast_to(a, (0, 3)), axis=1).sum()),
 }
 for _name, _item in {**FLOATS, **INTEGERS}.items():
     CASES |= {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,7 +34,7 @@ def _folded(lines: Lines, function: str, items: Sequence[str], dtype: DTypeLike)
 def _fold(lines: Lines, equation: Equation, x: Names, *, function: str) -> Names:
     aval, axes = equation.outvars[0].aval, equation.params["axes"]
     kept = [axis for axis in range(x.ndim) if axis not in axes]
-    rows = np.transpose(x, (*kept, *axes)).reshape(*aval.shape, -1)
+    rows = np.transpose(x, (*kept, *axes)).reshape(*aval.shape, math.prod(x.shape[axis] for axis in axes))
     if rows.shape[-1] == 0:
         return lines.constant(np.full(aval.shape, neutral(function, aval.dtype)), aval.dtype)
     names = np.empty(aval.shape, object)
@@ -80,15 +81,16 @@ def _dot_general(lines: Lines, equation: Equation, a: Names, b: Names) -> Names:
     def wide(x: str, dtype: DTypeLike) -> str:
         return x if dtype == aval.dtype else lines.value(aval.dtype, "convert", x)
 
+    add, mul = ("or_", "and_") if aval.dtype == np.bool_ else ("add", "mul")
     a_dtype, b_dtype = (var.aval.dtype for var in equation.invars)
     a, b = arranged(a, a_batch, a_folded), arranged(b, b_batch, b_folded)
     names = np.empty((a.shape[0], a.shape[1], b.shape[1]), object)
     for batch, i, j in np.ndindex(*names.shape):
         products = [
-            lines.value(aval.dtype, "mul", wide(x, a_dtype), wide(y, b_dtype))
+            lines.value(aval.dtype, mul, wide(x, a_dtype), wide(y, b_dtype))
             for x, y in zip(a[batch, i], b[batch, j], strict=True)
         ]
-        names[batch, i, j] = _folded(lines, "add", products, aval.dtype) if products else scalar_text(0, aval.dtype)
+        names[batch, i, j] = _folded(lines, add, products, aval.dtype) if products else scalar_text(0, aval.dtype)
     return names.reshape(aval.shape)
 
 

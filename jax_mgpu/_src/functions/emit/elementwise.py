@@ -106,7 +106,18 @@ def _reduce_precision(lines: Lines, equation: Equation, x: Names) -> Names:
     narrow = {(5, 10): np.float16, (8, 7): jnp.bfloat16, (8, 23): np.float32}.get(kept)
     if narrow is None or kept[0] > info.nexp or kept[1] > info.nmant:
         raise Unsupported(f"reduce_precision to {kept[0]} and {kept[1]} bits")
-    return lines.each(lambda i: lines.value(aval.dtype, "convert", lines.value(narrow, "convert", i)), [x], aval.shape)
+    tiny = jnp.finfo(narrow)
+    flushed = scalar_text(float(tiny.smallest_normal) * (1 - 2.0 ** -(tiny.nmant + 2)), aval.dtype)
+
+    def write(i: str) -> str:  # in XLA, subnormal results of fewer exponents are zeros
+        result = lines.value(aval.dtype, "convert", lines.value(narrow, "convert", i))
+        if kept[0] == info.nexp:
+            return result
+        is_small = lines.value(np.bool_, "lt", lines.value(aval.dtype, "abs", i), flushed)
+        zero = lines.value(aval.dtype, "mul", i, scalar_text(0, aval.dtype))
+        return lines.value(aval.dtype, "select", is_small, zero, result)
+
+    return lines.each(write, [x], aval.shape)
 
 
 def _bitcast_convert_type(lines: Lines, equation: Equation, x: Names) -> Names:
