@@ -86,6 +86,11 @@ CASES = {
         lambda a, b: a.sum() < b.sum(),
         lambda x, i: x[i].sum(),
     ),
+    "any of nothing": (
+        few,
+        lambda a, b: (a < b) | jnp.broadcast_to(a < b, (0, 3)).any(axis=1).any(),
+        lambda x, i: x[i],
+    ),
     "12 bytes": (numbered_rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
     "16 bytes": (
         lambda rng, n: rng.integers(0, 3, (n, 4)).astype(F32),

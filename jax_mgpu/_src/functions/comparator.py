@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -499,7 +500,7 @@ class _Scalars:
 
     def _folded(self, function: str, x: np.ndarray, axes: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
         kept = [axis for axis in range(x.ndim) if axis not in axes]
-        rows = np.transpose(x, (*kept, *axes)).reshape(*shape, -1)
+        rows = np.transpose(x, (*kept, *axes)).reshape(*shape, math.prod(x.shape[axis] for axis in axes))
         if rows.shape[-1] == 0:
             raise Unsupported("a reduction of nothing")
         results = np.empty(shape, object)
