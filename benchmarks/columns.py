@@ -37,7 +37,8 @@ def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: 
 def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
     """Makes columns, positions and, from two columns of uint32, one uint64 key.
 
-    `values` is "random", "1,000 values" per column, or "two values": those of the first column differ in all bits.
+    With "1,000 values", each column has at most 1,000 different ones. With "two values", the first column has two,
+    which differ in all bits.
     """
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -73,7 +73,7 @@ struct Signature;
   void name(const Call& call, CUstream_st* stream);              \
   }                                                              \
   namespace workspace {                                          \
-  int64_t name(const Call& call); /* bytes, from shapes alone */ \
+  int64_t name(const Call& call); /* bytes, whatever the data */ \
   }                                                              \
   namespace signature {                                          \
   extern const Signature name;                                   \

@@ -197,7 +197,7 @@ def ranks(shape: Shape) -> Call:
     asked = {f"return_{what}": shape.flag() for what in ("index", "inverse", "counts")}
     method = shape.choice(("linear", "linear", "lower", "higher", "nearest", "midpoint"))
     method = "linear" if shape.derivative else method
-    parts = 128 if shape.derivative else 100  # with 128 parts, weights and differences of the oracle are exact
+    parts = 128 if shape.derivative else 100  # a float32 holds multiples of 1/128 exactly
     q = (np.round(parts * shape.rng.random(int(shape.rng.integers(0, 4)))) / parts).astype(np.float32)
     if not shape.derivative and shape.flag():
         q = np.append(q, np.float32([0, 1]))

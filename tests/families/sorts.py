@@ -176,7 +176,7 @@ def sorted_with_indices(x, heads, result):
         ties = keys[begin + 1 : last] == keys[begin : last - 1]
         inner = bounds[(bounds > begin) & (bounds < last)]
         ties[inner - begin - 1] = False
-        assert (np.diff(indices[begin:last]) > 0)[ties].all()  # the sort is stable, so no index occurs twice
+        assert (np.diff(indices[begin:last]) > 0)[ties].all()  # equal keys have ascending, so distinct, indices
         for first, limit in itertools.pairwise(np.unique(np.clip(bounds, begin, end))):
             segment = np.searchsorted(bounds, first, "right") - 1
             assert indices[first:limit].min() >= bounds[segment]

@@ -36,7 +36,7 @@ class Equal:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated(Equal):
-    """Equal values, or zeros for subnormal numbers; for results of which `Mix.jax_repeats` is true."""
+    """Equal values, or zeros for subnormal numbers. For narrow floats that do not depend on the batch (modes.py)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,13 +34,13 @@ __device__ __forceinline__ Value choose(bool first, const Value& a, const Value&
   }
 }
 
-// The result is undefined in the lowest lanes.
+// The lowest `distance` lanes keep their own values.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_up(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_up_sync(0xffffffffu, word, distance); });
 }
 
-// The result is undefined in the highest lanes.
+// The highest `distance` lanes keep their own values.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_down(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_down_sync(0xffffffffu, word, distance); });

@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// The array has rows of `problems` problems, or of one that all share. Errors of that number start with `name`.
+// The rows of `problems` problems, or rows that all problems share. Errors of `Call::row_stride` start with `name`.
 Rows read_rows(const Call& call, const Array& array, int64_t problems, const char* name);
 
 Fill read_fill(const Call& call, const Array& array, int64_t problems);

@@ -158,8 +158,8 @@ bool scan_items(const Call& call, const ScanOperands& operands, CUstream_st* str
     path == Path::kWarpByRow ? scanning::launch<Path::kWarpByRow>(call, operands, op, stream)
                              : scanning::launch<Path::kTilesByRow>(call, operands, op, stream);
   };
-  // Sums have their own instances of the kernels for whole rows. The segmented kernel has one instance for sums and
-  // products. Of these kernels, it alone takes products of up to 4 bytes.
+  // Sums have their own instances of the kernels that `launch_whole` launches. The segmented kernel has one instance
+  // for sums and products. From here on, products whose states have up to 4 bytes take the segmented kernel.
   if (path != Path::kSegments && operands.kind == OperatorKind::kAdd) {
     dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, launch_whole);
     return path == Path::kTilesByRow;

@@ -68,9 +68,9 @@ struct SortShared {
   typename Heads::Shared heads;
 };
 
-// If heads contradict each other, the segments
-// of neighbouring tiles may overlap. Then
-// neither of the two is sorted by digits.
+// Heads that are out of order may give neighbouring
+// tiles different segments that overlap. Then
+// neither segment is sorted by digits.
 template <typename Order, typename Payload>
 __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, int64_t tile) {
   const TileDescriptor pair[2] = {problem.descriptors[tile], problem.descriptors[tile + 1]};

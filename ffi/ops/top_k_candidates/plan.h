@@ -17,7 +17,7 @@ constexpr int64_t candidate_sample(int64_t length, int key_width) {
 constexpr int64_t kCandidatePart = 1 << 14;  // the fewest items of a block, unless the row ends before
 constexpr int64_t kCandidateBlocks = 8;      // per multiprocessor; if there are few rows, blocks share a row
 
-// The row may begin within its first group. Each block takes a part of several groups.
+// Groups are counted from the 16-byte boundary at or before a row. A block takes a part: up to `part` groups.
 struct TopKCandidatesOperands::Parts {
   int64_t groups;
   int64_t part;

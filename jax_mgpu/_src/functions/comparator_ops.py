@@ -131,7 +131,7 @@ class SortByLess:
         return self._sorted(with_indices=True)
 
     def _sorted(self, *, with_indices: bool) -> tuple[Any, Any]:
-        """Returns sorted keys, with indices on request or at no cost."""
+        """Returns the sorted keys, and indices; None if they are not asked for and the sort does not compute them."""
         items, order = self.items, _order(self.operation, self.items)
         if order is None:
             indices = plain_sort_indices(items.less, items.leaves, *self.places)

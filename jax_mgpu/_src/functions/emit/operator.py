@@ -35,8 +35,8 @@ class OperatorData:
 
     Args:
       data: the lines of its functions.
-      item: the layout of combined items.
-      element: the layout in memory.
+      item: the layout of a state without its flag.
+      element: the layout of an item in memory.
       results: the leaves of a result.
       captures: arrays that stay in memory, by number.
       commutes: whether the operator is known to commute.
@@ -58,7 +58,7 @@ class OperatorData:
 
     @property
     def largest_bytes(self) -> int:
-        """The size of an element in memory, or of an item if larger."""
+        """The size of an item in memory, or of a state without its flag if larger."""
         return max(self.item.bytes, self.element.bytes)
 
 
@@ -84,8 +84,8 @@ def emit_operator(
       nothing: the result over no items, if it can occur.
       reverse: whether a scan goes from the end.
       exclusive: whether a scan leaves out the position's own item.
-      takes_next: whether, in a scan of rows, `finish` also takes the leaves of an item in memory, of which the last one
-        is that of the next row of the scan.
+      takes_next: whether `finish` also takes the leaves of the item in memory. The last leaf is then that of the next
+        row in the direction of the scan, and 0 after the last row. For scans of rows.
       commutes: a promise that the operator commutes.
       neutral: a state that changes nothing, if known.
       dead: the result for an item past the count.
