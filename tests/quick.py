@@ -22,11 +22,17 @@ def lower_quickly() -> None:
 
 def _share_contexts() -> None:
     from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
 
     make = mlir.make_ir_context
     kept = threading.local()
 
     def context() -> Any:
+        try:
+            ir.InsertionPoint.current  # noqa: B018 - an error unless a module is being made
+            return make()
+        except ValueError:
+            pass
         if getattr(kept, "left", 0) == 0:
             kept.context, kept.left = make(), MODULES_A_CONTEXT
         kept.left -= 1
