@@ -46,9 +46,9 @@ def searches(offsets, total):
     )
 
 
-def check_searches(rng, call, devices):
+def check_searches(rng, call, devices, dtype=np.int32):
     for lengths, offsets, total in problems(rng, devices):
-        given = sharded(offsets.astype(np.int32), devices), np.full(devices, total, np.int32)
+        given = sharded(offsets.astype(dtype), devices), np.full(devices, total, np.int32)
         (objects, ranks), filled = jax.tree.map(lambda x: np.asarray(x).reshape(-1), call(*given))
         owner, place = rows_of(np.zeros(len(lengths), int), lengths)
         for got, expected, fill in ((objects, owner, -1), (ranks, place, -1), (filled, owner, 99)):
@@ -62,6 +62,10 @@ def test_load_balance_search(rng, devices):
 
 def test_load_balance_search_on_devices(rng):
     check_searches(rng, mesh.by_devices(searches, 3), 3)
+
+
+def test_load_balance_search_of_unsigned_offsets(rng):
+    check_searches(rng, mesh.by_vmap(searches), 3, np.uint32)
 
 
 def every_interval(values, offsets, total, x, starts, places, into):

@@ -95,10 +95,11 @@ def load_balance_search(
     """
     name = "load_balance_search"
     size = static_size(name, "size", size)
-    offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
+    slots = size * devices_of(name, axis_name)
+    offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, slots))
     index_dtype(name, "size", size, offsets.shape[0])
     return_rank = static_flag(name, "return_rank", return_rank)
-    total = count_operand(name, "total", total, size * devices_of(name, axis_name))
+    total = count_operand(name, "total", total, slots)
     if axis_name is not None and offsets.shape[0]:
         searched = over_axis(mesh.intervals.load_balance_search, name, axis_name, offsets, total, size=size)
         results = searched[: 1 + return_rank]
