@@ -39,23 +39,24 @@ def by_heads(rng, counts):
     return Global(heads, np.append(heads[1:], total)[: len(heads)], device, place, np.arange(len(heads))), sharded
 
 
-def by_ranges(rng, devices):
-    """Draws segments with gaps, some ending on a later device; returns them and each device's Segments."""
-    total = devices * SLOTS
+def by_ranges(rng, counts):
+    """Draws segments with gaps, some ending on a later device; returns them and each device's starts and ends."""
+    devices, total, edges = len(counts), int(counts.sum()), np.cumsum(counts)
     cuts = np.sort(rng.integers(0, total + 1, 2 * min(ROWS, devices * 2)))
     begin, end = cuts[::2], cuts[1::2]
     is_inside = begin < total
     begin, end = begin[is_inside], end[is_inside]
-    device = begin // SLOTS
+    device = np.searchsorted(edges, begin, "right")
     place = np.arange(len(begin)) - np.searchsorted(device, device)
     starts, ends = np.full((2, devices, 2 * ROWS), SLOTS, np.int32)
-    starts[device, place], ends[device, place] = begin - device * SLOTS, end - device * SLOTS
+    starts[device, place], ends[device, place] = (x - (edges - counts)[device] for x in (begin, end))
     return Global(begin, end, device, place, device * 2 * ROWS + place), (starts, ends)
 
 
-def of_segments(x, keys, order, segments, count):
+def of_segments(x, keys, order, segments, count, ends=None):
     """Returns results of functions of segments."""
     given = {"count": count, **KEYS} if count is not None else KEYS
+    given = {"ends": ends, **given} if ends is not None else given
     ranked = {"largest": True, **given}
     return {
         "add": mgpu.segmented_reduce(x, segments, **given),
@@ -179,7 +180,7 @@ def test_segments(rng, devices):
     )
     counts = np.full(devices, SLOTS)
     for _ in range(8):
-        segments, ranges = by_ranges(rng, devices)
+        segments, ranges = by_ranges(rng, counts)
         x, keys = (rng.integers(*ends, devices * SLOTS) for ends in ((-9, 9), (0, 4)))
         x, keys = x.astype(np.float32), keys.astype(np.int32)
         order = rng.choice(np.append(segments.number, [-1, devices * 2 * ROWS]), (devices, 3)).astype(np.int32)
@@ -188,10 +189,26 @@ def test_segments(rng, devices):
         check(got, x, keys, order, counts, segments)
 
 
+def test_ends_and_a_count(rng):
+    """Padding that starts past the live items is empty, and a segment may end past all items."""
+    devices, past = 3, np.iinfo(np.int32).max
+    call = mesh.by_vmap(of_segments)
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        segments, (starts, ends) = by_ranges(rng, counts)
+        last = segments.end == counts.sum()
+        ends[segments.device[last], segments.place[last]] = past
+        x, keys = (rng.integers(*ends, counts.sum()) for ends in ((-9, 9), (0, 4)))
+        x, keys = x.astype(np.float32), keys.astype(np.int32)
+        order = rng.choice(np.append(segments.number, [-1, devices * 2 * ROWS]), (devices, 3)).astype(np.int32)
+        sharded = mesh.shard(x, counts, SLOTS), mesh.shard(keys, counts, SLOTS)
+        got = jax.device_get(call(*sharded, order, starts, counts, ends))
+        check(got, x, keys, order, counts, segments)
+
+
 @pytest.mark.usefixtures("forms")
 def test_derivatives(rng):
     devices = 3
-    segments, (starts, ends) = by_ranges(rng, devices)
+    segments, (starts, ends) = by_ranges(rng, np.full(devices, SLOTS))
     order = rng.choice(segments.number, (devices, 3)).astype(np.int32)
     weights = rng.normal(size=(devices, 2 * ROWS)).astype(np.float32)
 
@@ -278,7 +295,7 @@ def test_segmented_search(rng, devices, side):
     for live in mesh.counts_of(rng, devices, SLOTS)[:3]:
         for with_gaps in (False, True):
             counts = np.full(devices, SLOTS, np.int32) if with_gaps else live
-            segments, given = by_ranges(rng, devices) if with_gaps else by_heads(rng, counts)
+            segments, given = by_ranges(rng, counts) if with_gaps else by_heads(rng, counts)
             haystack = rng.integers(0, 6, int(counts.sum())).astype(np.float32)
             for begin, end, _, _ in segments:
                 haystack[begin:end].sort()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.arguments.segments import GivenSegments
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.reductions import number_before, own_ends
@@ -31,9 +32,8 @@ class OverAxis:
         self.axis, self.lives = axis, axis.gather(live)
         here, total = axis.begin_and_total(self.lives)
         if segments.ends is not None:
-            begin, end = (x.astype(live.dtype) for x in (heads, segments.ends))
-            self.begin = here + jnp.clip(begin, 0, live)
-            self.end = jnp.clip(here + end, self.begin, jnp.maximum(total, self.begin))
+            _, begin, end = _own_ranges(axis, segments)
+            self.begin, self.end = here + begin, jnp.minimum(here + end, total)
             self.own = jnp.full_like(live, segments.m)
             return
         starts, first, _, _ = own_ends(heads, n, live)
@@ -90,8 +90,16 @@ def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
 
 
 def _own_ranges(axis: Axis, segments: GivenSegments) -> tuple[jax.Array, jax.Array, jax.Array]:
-    live = axis.live("x", segments.n, segments.count)
+    """Returns the number of live items, and where segments begin and end, counted from this device's first item.
+
+    Segments that start past the live items are padding, which is empty.
+    """
+    n = segments.n
+    live = axis.live("x", n, segments.count)
     assert segments.ends is not None
-    begin, end = (x.astype(live.dtype) for x in (segments.heads, segments.ends))
-    begin = jnp.clip(begin, 0, live)
-    return live, begin, jnp.maximum(begin, end)
+    slots = (axis.size - axis.index).astype(live.dtype) * n  # of this device and of later ones
+    begin, end = (
+        jnp.clip(wide_enough(x, axis.size * n), 0, slots).astype(live.dtype) for x in (segments.heads, segments.ends)
+    )
+    own = jnp.minimum(begin, live)
+    return live, own, jnp.where(begin < live, jnp.maximum(begin, end), own)
