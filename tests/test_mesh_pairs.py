@@ -120,6 +120,19 @@ def test_sets_on_devices(rng):
 # ---- Aligned --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forms")
+@pytest.mark.parametrize("lengths", [(2, 0), (0, 2), (0, 0)])
+def test_sets_of_no_slots_on_devices(lengths):
+    devices = 3
+    a, b = (np.arange(devices * n, dtype=np.int32).reshape(devices, n) for n in lengths)
+    got = mesh.by_devices(
+        lambda a, b: [getattr(mgpu, f"set_{kind}")(a, b, axis_name=mesh.AXIS) for kind in SETS], devices
+    )(a, b)
+    for kind, found in zip(SETS, jax.device_get(got), strict=True):
+        expected = [] if kind == "intersection" else a.ravel() if kind == "difference" else [*a.ravel(), *b.ravel()]
+        np.testing.assert_array_equal(mesh.gather(found.keys, found.count), expected)
+
+
 def all_aligned(a, b, a_count, b_count, a_ids, b_ids):
     """Aligns both arrays once; operations then exchange no items."""
     named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}

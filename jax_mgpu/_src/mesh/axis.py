@@ -63,6 +63,8 @@ class Axis:
 
     def gather_rows(self, x: jax.Array) -> jax.Array:
         """Gathers the rows of all devices, one device after the other, the same on all of them."""
+        if x.shape[0] == 0:  # XLA gathers no empty arrays
+            return jnp.zeros(x.shape, x.dtype)
         return invariant_gather(x, self.name, self.index, tiled=True)
 
     @functools.cached_property
