@@ -157,6 +157,15 @@ def test_flags_of_fewer_and_more_segments():
         assert rows_of(many) == [(0, 2), (2, 4), (4, 5), (5, 5), (5, 5)]
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int64"])
+def test_the_largest_number_is_padding(dtype):
+    largest = np.iinfo(dtype).max
+    segments = Segments.from_heads(np.array([0, 3, largest], dtype), count=5)
+    assert (segments.starts.tolist(), segments.ends.tolist()) == ([0, 3, 5], [3, 5, 5])
+    ids = Segments.from_ids(np.array([0, 0, 1, largest], dtype), 2)
+    assert (ids.starts.tolist(), ids.ends.tolist()) == ([0, 2], [2, 3])
+
+
 def test_constructors_in_programs():
     ids = np.array([-1, 0, 0, 2, 2, 7, 3])
     makers = {

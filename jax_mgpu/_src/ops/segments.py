@@ -293,7 +293,10 @@ def _positions(name: str, argument: str, x: Integers, rank: int = 1) -> Position
     if host.size and host.dtype.kind not in "iu":
         got = describe(host) + positions_instead(host.dtype) if rank else x
         raise type_error(name, argument, "integers" if rank else "an integer scalar", got)
-    return host.astype(jax.dtypes.canonicalize_dtype(np.int64))
+    dtype = jax.dtypes.canonicalize_dtype(np.int64)
+    if host.dtype.kind == "u":  # larger positions must not wrap around
+        host = np.minimum(host, np.uint64(np.iinfo(dtype).max))
+    return host.astype(dtype)
 
 
 def _count(name: str, count: ArrayLike) -> Positions:
