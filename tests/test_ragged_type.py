@@ -133,6 +133,16 @@ def test_rows_with_gaps_are_as_those_without(ragged):
         gaps + other
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_an_empty_row_within_another_one(place):
+    values = jnp.array([3.0, 1.0, 3.0, 2.0, 5.0])
+    rows = mgpu.Ragged.from_ranges(values, [0, place, 3], [3, place, 5])
+    same_rows(rows, floats([[3, 1, 3], [], [2, 5]]))
+    same_rows(rows + jnp.array([10.0, 20.0, 30.0]), floats([[13, 11, 13], [], [32, 35]]))
+    same_rows(rows.unique(), floats([[1, 3], [], [2, 5]]))
+    same_rows(rows.select(values > 2), floats([[3, 3], [], [5]]))
+
+
 def test_padding_does_not_spoil_gradients():
     """Items in no row are divided by 1, not by 0."""
     gaps = with_gaps()

@@ -43,7 +43,7 @@ from jax_mgpu._src.ops.ragged import (
 from jax_mgpu._src.ops.ragged_foreign import arrow_parts, awkward_parts, to_arrow, to_awkward
 from jax_mgpu._src.ops.ranks import TopK, segmented_quantile, segmented_top_k
 from jax_mgpu._src.ops.reduce import segmented_reduce
-from jax_mgpu._src.ops.scan import segmented_scan
+from jax_mgpu._src.ops.scan import heads_of_bounds, segmented_scan
 from jax_mgpu._src.ops.segmented_softmax import segmented_log_softmax, segmented_softmax
 from jax_mgpu._src.ops.segmented_sort import segmented_sort, segmented_sort_indices
 from jax_mgpu._src.ops.segments import Segments
@@ -413,7 +413,7 @@ class Ragged:
         if other.shape[0] != len(self):
             raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
         # Items past the last row get 1: a division by 0 would make derivatives NaN. Those in gaps get a row's entry.
-        items = interval_expand(other, self.heads, self.capacity, total=self.count, fill_value=1)
+        items = interval_expand(other, _heads_in_order(self.segments), self.capacity, total=self.count, fill_value=1)
 
         def with_row(x: jax.Array) -> jax.Array:
             rank = max(x.ndim, items.ndim)
@@ -545,7 +545,7 @@ class Ragged:
         leaves, structure = flatten(self.values)
         keep = keep & (segment_ids(segments, self.capacity) >= 0)
         kept, total = select_rows(name, leaves, keep, size, 0, ABSENT)
-        offsets = jnp.append(take_or_fill(ranks(keep, ABSENT), jnp.asarray(segments.starts), total[None]), total)
+        offsets = jnp.append(take_or_fill(ranks(keep, ABSENT), _heads_in_order(segments), total[None]), total)
         return Ragged(structure.unflatten(kept), jnp.minimum(offsets, size))
 
     def _array(self, method: str) -> jax.Array:
@@ -635,6 +635,11 @@ def _has_offsets(segments: Segments) -> bool:
     """Whether rows begin at 0 without gaps."""
     ends = np.asarray(segments.ends)
     return np.array_equal(np.asarray(segments.starts), np.append(0, ends)[: len(ends)])
+
+
+def _heads_in_order(segments: Segments) -> jax.Array:
+    """Returns where rows start; an empty row within another one is moved to the end of that row."""
+    return heads_of_bounds(jnp.asarray(segments.starts), jnp.asarray(segments.ends))[::2]
 
 
 def _bounds(segments: Segments) -> list[tuple[int, int]]:

@@ -435,7 +435,9 @@ def run_starts(
     starts, total = positions(is_start, count, size)
     if heads is None:
         return Runs(starts, jnp.zeros((1,), dtype), room(name, total, size))
-    before = take_or_fill(ranks(is_start, count), segments.heads, total[None])
+    # An empty segment within another one has its runs, none, behind those of that segment.
+    starts_of_segments = segments.heads if segments.ends is None else bounds[::2]
+    before = take_or_fill(ranks(is_start, count), starts_of_segments, total[None])
     return Runs(starts, before, room(name, total, size))
 
 
