@@ -417,7 +417,8 @@ def run_starts(
     if axis_name is not None:
         turns = pieces(segments, name, axis_name)
         inside = None if segments.ends is None else covered(n, turns)
-        own = (None, None) if heads is None else (segments.heads, own_pieces(segments, turns))
+        starts = segments.heads if segments.ends is None else turns[2::2]
+        own = (None, None) if heads is None else (starts, own_pieces(segments, turns))
         found = over_axis(
             mesh.selections.run_starts, name, axis_name, run_keys(given), *own, size, count, least, inside
         )
