@@ -281,3 +281,11 @@ def test_a_batch_of_inverse_permutations(rng):
     got = jax.jit(jax.vmap(lambda order, count: mgpu.inverse_permutation(order, count=count)))(orders, counts)
     for row, order, count in zip(got, orders, counts, strict=True):
         same_bits(row, np.where(np.argsort(order) < count, np.argsort(order), -1).astype(np.int32))
+
+
+def test_runs_around_an_empty_segment_within_another_one():
+    keys, heads, ends = jnp.array([3, 1, 1, 2, 2, 9, 7]), jnp.array([0, 2, 5]), jnp.array([5, 2, 7])
+    over_axis = jax.vmap(lambda *x: mgpu.run_starts(x[0], x[1], ends=x[2], axis_name="i"), axis_name="i")
+    for runs in (mgpu.run_starts(keys, heads, ends=ends), over_axis(keys[None], heads[None], ends[None])):
+        np.testing.assert_array_equal(runs.heads.reshape(-1), [0, 3, 3])
+        np.testing.assert_array_equal(runs.starts.reshape(-1)[:5], [0, 1, 3, 5, 6])
