@@ -93,6 +93,45 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
             np.testing.assert_allclose(row, times(rows, one), rtol=2e-5, atol=1e-6, err_msg=f"{name} {one}")
 
 
+@pytest.mark.parametrize("heads", [None, [0, 3]])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_exclusive_scans_whose_unused_items_are_infinite(reverse, heads):
+    """No result includes the last item of a segment, so its infinite factor must not reach the other items."""
+    maps = np.array([[2, 3, INF if heads else 4, 5, 7, INF], [1, 2, INF if heads else 3, 4, 5, INF]])
+    maps = maps[:, ::-1] if reverse else maps
+
+    def loss(maps):
+        total = 0.0
+        for places in np.split(np.arange(6), heads[1:] if heads else []):
+            factor, term = 1.0, 0.0
+            for i in places[:: -1 if reverse else 1]:
+                total += factor + 2 * term
+                with np.errstate(invalid="ignore"):
+                    factor, term = factor * maps[0, i], term * maps[0, i] + maps[1, i]
+        return total
+
+    expected = np.zeros(maps.shape)
+    for place in np.ndindex(maps.shape):  # the loss is linear in each number
+        zero, one = maps.copy(), maps.copy()
+        zero[place], one[place] = 0, 1
+        expected[place] = loss(one) - loss(zero)
+
+    def compose(a, b):
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+    for begun in ({"identity": (1.0, 0.0)}, {"initial": (1.0, 0.0)}):
+        options = {"exclusive": True, "reverse": reverse, **begun}
+
+        def scanned(x, options=options):
+            pair = x[0], x[1]
+            of_maps = (
+                mgpu.segmented_scan(pair, heads, compose, **options) if heads else mgpu.scan(pair, compose, **options)
+            )
+            return of_maps[0].sum() + 2 * of_maps[1].sum()
+
+        np.testing.assert_array_equal(jax.grad(scanned)(jnp.asarray(maps, jnp.float32)), expected, err_msg=str(begun))
+
+
 @pytest.mark.parametrize("op", ["max", "logsumexp"])
 def test_derivatives_over_a_mesh_axis(op, rng):
     slots, heads = 3, np.array([0, 4, 10])

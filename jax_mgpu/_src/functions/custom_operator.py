@@ -226,9 +226,10 @@ def scan_by_function(
     heads: jax.Array,
     count: jax.Array,
     load: Load | None = None,
+    is_moved: bool = False,
     **flags: bool,
 ) -> Sequence[Any]:
-    """Returns the results of `scan`, which are pytrees like x."""
+    """Returns the results of `scan`, which are pytrees like x. For `is_moved`, see `scan_results`."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
     of_column = None if n == 0 or load is not None or needs_nothing else _column_operator(operator, x)
     if of_column is not None:
@@ -241,7 +242,7 @@ def scan_by_function(
         return results
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
     if prepared is None:
-        return scan_results(operator, x, n, heads, count, **flags)
+        return scan_results(operator, x, n, heads, count, is_moved=is_moved, **flags)
     return prepared.run("scan_by_function", heads, count, width=0, **flags)
 
 

@@ -303,17 +303,31 @@ def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[j
 
 
 def general_scan(
-    operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array, *, exclusive: int, reverse: int
+    operator: Operator,
+    x: Pytree,
+    n: int,
+    heads: jax.Array,
+    count: jax.Array,
+    *,
+    exclusive: int,
+    reverse: int,
+    uses_lasts: bool = True,
 ) -> tuple[Any, Any]:
-    """Scans segments; returns states, and the total of the segment that the scan reaches last."""
+    """Scans segments; returns states, and the total of the segment that the scan reaches last.
+
+    Without `uses_lasts`, no result that the caller uses includes the last item of a segment.
+    """
     heads = whole_axes(heads)
     positions, states = _states(operator, x, n, heads)
     if n == 0:
         return states, of_nothing(operator, x, count)
     live = live_items(n, count)
     starts = segment_starts(n, heads)
+    lasts = shifted(starts, -1, True) | (positions == live - 1)
     if reverse:
-        starts = shifted(starts, -1, True) | (positions == live - 1)
+        starts, lasts = lasts, starts
+    if not uses_lasts:  # zero times the infinite derivative by an unused item would be NaN
+        states = blocked_scan.or_ones(~lasts, states)
     # Dead items are not combined with live ones.
     cut = starts if heads.size else None
     if count.size:
@@ -348,8 +362,13 @@ def scan_results(
     exclusive: int,
     reverse: int,
     total: int,
+    is_moved: int = 0,
 ) -> Sequence[Any]:
-    states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
+    """Returns the results of `scan`; if the caller moves them (`Scan.moves_on`), it drops those at the last items."""
+    uses_lasts = bool(total) or not (exclusive or is_moved)
+    states, last = general_scan(
+        operator, x, n, heads, count, exclusive=exclusive, reverse=reverse, uses_lasts=uses_lasts
+    )
     results = [mask_dead(operator.finish(states), n, count, operator.dead)]
     return [*results, operator.finish(last)] if total else results
 

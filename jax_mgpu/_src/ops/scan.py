@@ -342,7 +342,7 @@ def _scanned(
 ) -> tuple[list[Any], Any]:
     """Returns the results of a scan, its total if there is one, and the results of items in no segment."""
     if isinstance(of, Operator):
-        results = list(scan_by_function(asked.name, of, x, n, heads, count, load, **asked.flags))
+        results = list(scan_by_function(asked.name, of, x, n, heads, count, load, asked.moves_on, **asked.flags))
         return results, jax.tree.map(lambda _: 0, results[0])
     scanned = [_scan_leaf(asked.name, leaf, n, heads, count, load, **asked.flags) for leaf in of]
     return [list(parts) for parts in zip(*scanned, strict=True)], [leaf.fill for leaf in of]
