@@ -111,6 +111,27 @@ def test_initial_of_trees_and_types(rng):
         mgpu.scan(x, "add", initial={"a": 0})
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op, combine", [("add", np.add), ("mul", np.multiply)])
+def test_results_are_rounded_after_they_are_combined_with_initial(rng, op, combine, dtype):
+    x = rng.uniform(0.9, 1.1, 40).astype(jnp.dtype(dtype))
+    first = jnp.dtype(dtype).type(-17 if op == "add" else 1.7)
+    wide, heads = x.astype(np.float32), [0, 25]
+    expected = np.concatenate(
+        [in_turn(part, combine, np.float32(first), False, False) for part in (wide[:25], wide[25:])]
+    )
+    got, total = mgpu.scan(x[:25], op, initial=first, return_total=True)
+    assert (got.dtype, total.dtype) == (x.dtype, x.dtype)
+    tolerance = 1.01 * float(jnp.finfo(dtype).eps) / 2  # of one rounding
+    for found, of_loop in (
+        (got, expected[:25]),
+        (total, expected[24]),
+        (mgpu.scan(x[:25], op, map=lambda item: item, initial=first), expected[:25]),
+        (mgpu.segmented_scan(x, heads, op, initial=first), expected),
+    ):
+        np.testing.assert_allclose(np.asarray(found, np.float32), of_loop, rtol=tolerance, atol=1e-5)
+
+
 def test_runs_of_at_least_so_many(rng):
     """Runs of at least two items are CUB's non-trivial runs; the ends of segments, and the count, end runs."""
     keys = np.repeat(rng.integers(0, 3, 40), rng.integers(1, 4, 40))

@@ -315,13 +315,15 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
     has_ends = split_segments(name, heads, ends)[1] is not None
     inside = before_map(name, heads, ends, count, axis_name) if has_ends else None
     x, load = asked.mapped(x, count, inside=inside)
-    of, x, n, restore = asked.scanned(x, count)
+    asked_of, x, n, restore = asked.scanned(x, count)
+    of = asked_of
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     heads, live_count = pieces(segments, name, axis_name), segments.count
     if isinstance(of, Operator):
         x = inside_segments(x, heads, gaps=True) if has_ends and load is None else x
     else:
         of = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in of] if has_ends and load is None else of
+        of = of if asked.initial is None else [_unrounded(leaf) for leaf in of]
         load, of = one_leaf(load, of)
     form, own = (_scanned, heads) if axis_name is None else (_scanned_over_axis, own_pieces(segments, heads))
     results, fills = form(asked, of, x, n, own, live_count, load)
@@ -331,10 +333,16 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
         live = covered(n, heads) & live_mask(n, live_count)
         results[0] = jax.tree.map(lambda x, fill: select(live, x, jnp.full_like(x, fill)), results[0], fills)
     place = (n, heads, live_count, asked.reverse) if asked.moves_on else None
-    results = _begun(name, of, asked.initial, results, restore, live, place)
+    results = _begun(name, asked_of, asked.initial, results, restore, live, place)
     results = [restore(parts) for parts in results]
     results[0] = emitted(name, asked.emit, results[0], n, live, live_count, axis_name)
     return tuple(results) if asked.return_total else results[0]
+
+
+def _unrounded(leaf: Leaf) -> Leaf:
+    """Returns a leaf whose results have the type in which an initial value is combined with them."""
+    wide = accumulator_dtype(leaf.dtype)
+    return leaf if wide == leaf.dtype else dataclasses.replace(leaf, x=leaf.x.astype(wide), dtype=wide)
 
 
 def _scanned(
