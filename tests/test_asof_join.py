@@ -6,6 +6,7 @@ first one from the cut on.
 
 from __future__ import annotations
 
+import fractions
 import functools
 import itertools
 
@@ -85,6 +86,18 @@ def test_distances_that_need_every_bit():
     assert mgpu.asof_join(a, b, direction="nearest").tolist() == [0, 1, 1]
     infinite = np.array([-np.inf, 0, np.inf, np.nan], np.float32)
     assert mgpu.asof_join(infinite, infinite, tolerance=1.0).tolist() == [0, 1, 2, -1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_distances_that_round_to_the_same_number(dtype, rng):
+    """Near 0, a row of b before and one after are nearly as far; which one is nearer needs the exact differences."""
+    positive = rng.uniform(1, 2, 9).astype(jnp.dtype(dtype))
+    a = (rng.choice([-1.0, 0.0, 1.0], 60) * 2.0 ** -rng.integers(9, 25, 60)).astype(jnp.dtype(dtype))
+    for row in positive:
+        b = np.array([-row, row])
+        got = mgpu.asof_join(a, b, direction="nearest", assume_sorted=False)
+        times, exact = ([fractions.Fraction(float(time)) for time in side] for side in (a, b))
+        assert got.tolist() == [int(time - exact[0] > exact[1] - time) for time in times]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

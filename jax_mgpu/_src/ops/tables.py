@@ -29,6 +29,7 @@ from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.core.compat import cond, is_local, platform_dependent, surely, whole_axes
 from jax_mgpu._src.core.library import cpu_library
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.keys.bits import ordered_integers, where
 from jax_mgpu._src.keys.columns import (
     Columns,
@@ -408,11 +409,13 @@ class AsofJoin(NamedTuple):
         def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
             """Returns the row of b on one side of the cut, whether it is near enough, and how far it is in time."""
             position = beside_cut(self.exact != is_later, is_later)
-            pair = (time, time_at(position))
-            gaps = [_distance(*(pair if is_later else pair[::-1]))]
-            # A difference of halves cannot overflow.
+            pair = [x.astype(accumulator_dtype(x.dtype)) for x in (time, time_at(position))]
+            early, late = pair if is_later else pair[::-1]
+            gaps = [_distance(early, late)]
             if jnp.issubdtype(time.dtype, jnp.floating):
-                gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
+                # What rounding took from the gap (Knuth's two-sum). A difference of halves cannot overflow.
+                lost = gaps[0] - late
+                gaps += [(late - (gaps[0] - lost)) - (early + lost), _distance(early * 0.5, late * 0.5)]
             exists = position >= 0
             return position, exists if self.largest is None else exists & (gaps[0] <= self.largest), gaps
 
@@ -420,9 +423,10 @@ class AsofJoin(NamedTuple):
             position, is_near, _ = partner(self.looks == "forward")
             return position if self.largest is None else where(is_near, position, -1)
         (before, is_before, gaps_before), (after, is_after, gaps_after) = partner(False), partner(True)
-        is_later, *half_is_later = (x > y for x, y in zip(gaps_before, gaps_after, strict=True))
-        if half_is_later:
-            is_later = where(jnp.isinf(gaps_before[0]) & jnp.isinf(gaps_after[0]), half_is_later[0], is_later)
+        is_later, *of_floats = (x > y for x, y in zip(gaps_before, gaps_after, strict=True))
+        if of_floats:
+            is_later |= (gaps_before[0] == gaps_after[0]) & of_floats[0]
+            is_later = where(jnp.isinf(gaps_before[0]) & jnp.isinf(gaps_after[0]), of_floats[1], is_later)
         take_after = is_after & (~is_before | is_later)
         return where(take_after, after, where(is_before, before, -1))
 
