@@ -70,6 +70,13 @@ def test_plain_jax_is_named_with_what_it_runs():
     assert explained.steps[0].seconds is None
 
 
+def test_rows_that_no_32_bit_position_passes_have_candidates():
+    """A block takes 256 items at a time, so its positions in a longer row would pass 2^31 - 1."""
+    for n, has_candidates in ((2**31 - 256, True), (2**31 - 255, False)):
+        steps = mgpu.explain(lambda x: mgpu.top_k(x, 3000), device="H200")(shaped(n, jnp.uint8)).steps
+        assert ("top_k_candidates" in {step.operation for step in steps}) == has_candidates
+
+
 def test_few_items_are_sorted_for_their_median():
     for n, runs in ((1 << 16, "segmented_sort"), (1 << 22, "order_statistics")):
         steps = mgpu.explain(lambda x: mgpu.quantile(x, 0.5), device="H200")(shaped(n, jnp.float32)).steps

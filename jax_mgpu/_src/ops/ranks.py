@@ -223,7 +223,7 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
         return _sort_candidates(x, count, k, bool(largest))
 
     with by_construction():  # the count was checked
-        if surely(lambda: n < 2**31 and CUDA_MAX_K < k <= n // SELECTED_PART):
+        if surely(lambda: n <= CUDA_MAX_CANDIDATES_ROW and CUDA_MAX_K < k <= n // SELECTED_PART):
             return platform_dependent(cuda=by_candidates, default=by_sort)
         return by_sort()
 
@@ -276,6 +276,7 @@ def _def_jvp(operation: Operation) -> None:
 # Items are selected rather than sorted if k is at most n // SELECTED_PART.
 SELECTED_PART = 4
 CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h
+CUDA_MAX_CANDIDATES_ROW = 2**31 - 256  # a block of 256 threads goes through a row with 32-bit positions
 CUDA_MIN_ROW = 2048  # shorter rows may be sorted if there are more than CUDA_FEW_ITEMS items
 CUDA_FEW_ITEMS = 2**16
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects up to 64 items of a row of at most 2,048
