@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 
 class EagerCalls:
     def __init__(
-        self, program: object, other: object, known: object, are_settings: tuple, settings: object, common: tuple
+        self,
+        program: object,
+        other: object,
+        known: object,
+        are_settings: tuple,
+        settings: object,
+        named_tuple: object | None,
+        common: tuple,
     ) -> None: ...
     def run(self, arg0: tuple, arg1: dict, /) -> object: ...
 

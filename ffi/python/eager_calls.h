@@ -46,13 +46,15 @@ struct EagerSettings {
 class EagerCalls {
  public:
   // `program(*positional, **named)` runs calls whose arguments a program takes as they are. `other(positional, named,
-  // key)` runs all others, and may put `(run, operands)` into `known` by the key, for later calls.
+  // key)` runs all others, and may put `(run, operands)` into `known` by the key, for later calls. If results are of a
+  // type `named_tuple`, which may be None, `program` returns plain tuples.
   EagerCalls(nb::object program, nb::object other, nb::object known, const nb::tuple& are_settings, nb::object settings,
-             const nb::tuple& common)
+             nb::object named_tuple, const nb::tuple& common)
       : program_(std::move(program)),
         other_(std::move(other)),
         known_(std::move(known)),
         settings_(std::move(settings)),
+        named_tuple_(std::move(named_tuple)),
         common_{common[0], common[1], common[2], common[3], common[4], common[5], common[6], common[7], common[8]} {
     for (const nb::handle is_setting : are_settings) are_settings_.push_back(nb::cast<bool>(is_setting));
   }
@@ -66,7 +68,7 @@ class EagerCalls {
     for (size_t i = 0; i < n; ++i) arguments.add(kind_of(positional[i], are_settings_[i]));
     for (const auto [name, x] : named) arguments.add(kind_of(x, is_setting(name)));
     if (arguments.others) return other_(positional, named, nb::none());
-    if (!arguments.hosts) return made(PyObject_Call(program_.ptr(), positional.ptr(), named.ptr()));
+    if (!arguments.hosts) return as_named(made(PyObject_Call(program_.ptr(), positional.ptr(), named.ptr())));
     if (flag(common_.disable_jit)) return other_(positional, named, nb::none());
     return run_of_host(positional, named, arguments.hosts);
   }
@@ -87,6 +89,11 @@ class EagerCalls {
   static nb::object made(PyObject* x) {
     if (!x) nb::raise_python_error();
     return nb::steal(x);
+  }
+  nb::object as_named(nb::object result) const {
+    if (named_tuple_.is_none()) return result;
+    const nb::tuple fields = nb::make_tuple(std::move(result));
+    return made(new_tuple_(reinterpret_cast<PyTypeObject*>(named_tuple_.ptr()), fields.ptr(), nullptr));
   }
   static nb::object interned(const char* name) { return made(PyUnicode_InternFromString(name)); }
   bool flag(const nb::object& option) const { return option.attr(value_).is(Py_True); }
@@ -187,8 +194,9 @@ class EagerCalls {
 
   nb::object program_, other_, known_;
   std::vector<uint8_t> are_settings_;
-  nb::object settings_;
+  nb::object settings_, named_tuple_;
   EagerSettings common_;
+  newfunc new_tuple_ = reinterpret_cast<newfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_new));
   nb::object value_ = interned("value"), aval_ = interned("aval"), shape_ = interned("shape"),
              dtype_ = interned("dtype");
 };

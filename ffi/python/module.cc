@@ -207,8 +207,8 @@ NB_MODULE(_kernels, module) {
     return;
   }
   nb::class_<EagerCalls>(module, "EagerCalls", "The calls of a public function outside of programs.")
-      .def(nb::init<nb::object, nb::object, nb::object, const nb::tuple&, nb::object, const nb::tuple&>(), "program"_a,
-           "other"_a, "known"_a, "are_settings"_a, "settings"_a, "common"_a)
+      .def(nb::init<nb::object, nb::object, nb::object, const nb::tuple&, nb::object, nb::object, const nb::tuple&>(),
+           "program"_a, "other"_a, "known"_a, "are_settings"_a, "settings"_a, "named_tuple"_a.none(), "common"_a)
       .def("run", &EagerCalls::run, "Runs a call, given its positional and named arguments.");
   nb::class_<Library>(module, "Library", "A plain shared library of kernels, the same for every Python.")
       .def(nb::init<const std::filesystem::path&>(), "path"_a)

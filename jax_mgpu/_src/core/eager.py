@@ -101,17 +101,31 @@ class _Public:
         self.known: dict[Any, tuple[Callable[..., Any], Sequence[Any]]] = {}
 
     def calls(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        program = jax.jit(self.function, static_argnames=tuple(self.static))
         if EagerCalls is None:
+            program = jax.jit(self.function, static_argnames=tuple(self.static))
 
             def call(positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
                 is_plain = is_eager() and self._are_plain(positional, named)
                 return program(*positional, **named) if is_plain else self.run(positional, named)
 
             return call
+        named_tuple = self._named_tuple()
+
+        @functools.wraps(self.function)
+        def unnamed(*positional: Any, **named: Any) -> Any:
+            result = self.function(*positional, **named)
+            return result if named_tuple is None else tuple(result)
+
+        program = jax.jit(unnamed, static_argnames=tuple(self.static))
         are_settings = tuple([name in self.static for name in self.names])
         common = ArrayImpl, np.ndarray, WIDTHS, *OPTIONS
-        return EagerCalls(program, self.run, self.known, are_settings, self.static, common).run
+        return EagerCalls(program, self.run, self.known, are_settings, self.static, named_tuple, common).run
+
+    def _named_tuple(self) -> type | None:
+        """Returns the type of the results if it is a named tuple, which `EagerCalls` makes in less time than JAX."""
+        name: str = self.function.__annotations__.get("return", "")
+        result = inspect.unwrap(self.function).__globals__.get(name)
+        return result if hasattr(result, "_fields") else None
 
     def _are_plain(self, positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
         """Whether all arguments are arrays of JAX and settings that `jax.jit` tells apart."""

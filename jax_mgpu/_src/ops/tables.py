@@ -84,7 +84,8 @@ def lookup(
 
     Gradients flow to the values. A call takes the time of a sort of the table's keys, a `search` and a gather. `keys`
     of more than 64 bits in all are sorted too. On a CPU, 4,096 `keys` or more may be sorted too. If the table's keys
-    are integers with few gaps, many `keys` may be looked up by their distance from the smallest one.
+    are integers with few gaps, many `keys` may be looked up by their distance from the smallest one. A CPU may compare
+    each key with all keys of a table of up to 16 rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -152,6 +153,10 @@ CPU_MIN_PLACED = 4096  # from as many keys on, a CPU may sort them, or make a ta
 CPU_MIN_DISPATCHED = 128  # from as many keys on, XLA would run the program of a lookup on another thread
 
 
+MAX_COMPARED = 16  # a CPU compares keys with all keys of a table of so few
+CPU_MAX_COMPARED = 32  # XLA runs more comparisons on another thread, which pays for many keys
+
+
 def _take(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
     return take_or_fill(x, indices, fill, or_none=True)
 
@@ -201,11 +206,28 @@ def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, tab
     def by_kernel() -> jax.Array:
         return search_in_any_order(KeyPair(name, keys, table.keys, live, table.count).operands, exact=True)
 
+    n, m = keys.shape[0], table.order.shape[0]
+    if surely(lambda: m <= MAX_COMPARED and (n * m <= CPU_MAX_COMPARED or n >= CPU_MIN_PLACED)):
+        others = by_sort if isinstance(keys, Columns) and not keys.fits else by_kernel
+        return platform_dependent(cpu=lambda: _places_by_comparisons(keys, live, table), cuda=others, default=by_sort)
     if isinstance(keys, Columns) and not keys.fits:
         return by_sort()
     if surely(lambda: keys.shape[0] < CPU_MIN_PLACED):
         return by_kernel()
     return platform_dependent(cuda=by_kernel, default=by_sort)
+
+
+def _places_by_comparisons(keys: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
+    """Does the same as `_places_by_search` by comparing each key with all of the table."""
+    shape = keys.shape[0], table.order.shape[0]
+    same = jnp.broadcast_to(live_mask(shape[1], table.count), shape)
+    if live.size:
+        same &= live_mask(shape[0], live)[:, None]
+    for a, b in zip(columns_of(keys), columns_of(table.keys), strict=True):
+        same &= ordered_integers(a)[:, None] == ordered_integers(b)
+    places = jax.lax.broadcasted_iota(table.order.dtype, shape, 1)
+    first = jax.lax.reduce_min(where(same, places, shape[1]), [1])
+    return where(first < shape[1], first, -1)
 
 
 class Numbers:
