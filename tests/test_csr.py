@@ -17,6 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.ops import sparse_product
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -199,6 +200,22 @@ def test_products_in_many_chunks():
     few = A.matmul(B, size=100)
     assert few.count == C.count
     np.testing.assert_allclose(few.values, C.values[:100])
+
+
+def test_terms_of_a_product_may_outnumber_int32():
+    rows, columns = np.arange(60_000, dtype=np.int32), np.arange(40_000, dtype=np.int32)
+    column = jnp.zeros_like(rows), jnp.arange(rows.size + 1, dtype=jnp.int32), rows
+    row = columns, jnp.array([0, columns.size], jnp.int32), jnp.zeros_like(columns)
+    np.testing.assert_array_equal(sparse_product._before(column, row), np.arange(rows.size + 1) * columns.size)
+    x, y = (scipy.sparse.random(4000, 4000, 0.003, "csr", rng=i) for i in range(2))
+    A, B = (mgpu.Csr(m.data, m.indices, m.indptr, m.shape) for m in (x, y))
+    assert A.capacity * B.capacity > 2**31
+    with jax.numpy_dtype_promotion("strict"):
+        C = A.matmul(B, size=1000)
+    expected = (x @ y).sorted_indices()
+    assert C.offsets.dtype == A.offsets.dtype and C.count == expected.nnz
+    np.testing.assert_array_equal(C.indices, expected.indices[:1000])
+    np.testing.assert_allclose(C.values, expected.data[:1000], rtol=1e-10)
 
 
 def test_products_without_columns_are_zeros():

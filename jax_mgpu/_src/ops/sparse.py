@@ -354,7 +354,10 @@ class Csr:
         return result
 
     def matmul(self, other: Csr, *, size: int) -> Csr:
-        """The product of two sparse matrices, with room for `size` entries. No row of `self` may repeat a column."""
+        """The product of two sparse matrices, with room for `size` entries. No row of `self` may repeat a column.
+
+        Without `jax_enable_x64`, fewer than 2^31 pairs of entries may be multiplied.
+        """
         name = "Csr.matmul"
         if not isinstance(other, Csr):
             raise type_error(name, "other", "a Csr (A @ x multiplies by arrays)", describe(other))

@@ -12,10 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_mgpu._src.arguments.annotations import Operands
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import partition_points
+from jax_mgpu._src.core.compat import has_64_bits, surely
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.ops.gather import gather
@@ -31,12 +33,18 @@ MIN_CHUNK = 1024
 Structure = Sequence[jax.Array]
 
 
+def _terms_dtype(entries: int, others: int) -> np.dtype:
+    """Returns the dtype of numbers of terms: there may be one for each pair of entries of A and B."""
+    many = has_64_bits() and surely(lambda: entries * others > np.iinfo(np.int32).max)
+    return np.dtype(np.int64) if many else index_dtype(NAME, "self", entries)
+
+
 def _before(a: Structure, b: Structure) -> jax.Array:
     """Returns the number of terms before those of each entry of A, followed by the number of all terms."""
     (columns, _, rows), (_, offsets, own) = a, b
     ends = jnp.minimum(offsets, own.shape[0])
     lengths = ends[1:] - ends[:-1]
-    dtype = index_dtype(NAME, "self", columns.shape[0])
+    dtype = _terms_dtype(columns.shape[0], own.shape[0])
     counts = gather(lengths.astype(dtype), jnp.where(rows >= 0, columns, -1))
     return jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
 
@@ -54,8 +62,8 @@ def _entries(
     is_product = places < end
     of_a = sorted_search(places, before, "right") - 1
     of_a = jnp.where(is_product, of_a, -1)
-    of_b = gather(b[1], gather(a[0], of_a)) + places - gather(before, of_a)
-    return of_a, jnp.where(is_product, of_b, -1)
+    of_b = gather(b[1], gather(a[0], of_a)).astype(before.dtype) + places - gather(before, of_a)
+    return of_a, jnp.where(is_product, of_b, -1).astype(b[1].dtype)
 
 
 # Operands that describe two matrices without their values.
@@ -108,7 +116,9 @@ def _pattern_fallback(*operands: jax.Array, n: int, size: int) -> Sequence[jax.A
         jnp.zeros((m,), dtype),
     )
     _, _, columns, counts = jax.lax.while_loop(is_left, chunk, nothing) if a[0].size and b[0].size and m else nothing
-    return columns, jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
+    offsets = jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
+    index = index_dtype(NAME, "self", a[0].shape[0])
+    return columns, jnp.minimum(offsets, np.iinfo(index).max).astype(index)
 
 
 _pattern = Operation(
