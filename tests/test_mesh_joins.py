@@ -241,6 +241,18 @@ def test_aligned_on_devices(rng):
     check_aligned(rng, mesh.by_devices(aligned_joins(("left",), 500), 2), 2, ("left",), 500)
 
 
+def test_aligned_without_slots_on_devices():
+    kinds, keys = ("inner", "left", "semi", "anti"), np.array([[1, 2, 2], [2, 6, 9]])
+
+    def call(a, b):
+        named = {"size": 0, "aligned": True, "axis_name": mesh.AXIS}
+        return [mgpu.join(a, b, kind, **named) for kind in kinds]
+
+    found = mesh.by_devices(call, 2)(keys, keys[:, ::2])
+    assert [rows.count.tolist() for rows in found] == [[5, 3], [5, 4], [3, 2], [0, 1]]
+    assert all(rows.a_indices.shape == rows.b_indices.shape == (2, 0) for rows in found)
+
+
 @pytest.mark.long
 def test_aligned_keys_on_one_device_each():
     a, b = np.array([[1, 2, 2], [5, 6, 9]]), np.array([[2, 2, 3], [5, 9, 9]])

@@ -232,12 +232,12 @@ def _of_own_rows(
         with by_construction():
             found = local_join(as_columns(a), as_columns(b), kind, size=size, **counts)
         count = found.count.astype(_count_dtype(axis, a.shape[0], b.shape[0]))
-        return placed(found.a_indices, a_begin), placed(found.b_indices, b_begin), count
+        return axis.varying((placed(found.a_indices, a_begin), placed(found.b_indices, b_begin), count))
 
     def by_ranks() -> tuple[jax.Array, jax.Array, jax.Array]:
         made, first, number = rows_made()
         rows, places, count = expanded_rows(made, first, number, size)
-        return placed(rows, a_begin), places, count
+        return axis.varying((placed(rows, a_begin), places, count))
 
     return cond(pair.is_apart(axis), own, by_ranks)
 
