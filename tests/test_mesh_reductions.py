@@ -288,6 +288,30 @@ def test_the_first_extremum_has_the_derivative():
     assert ones.sum() == reverse.sum()
 
 
+@pytest.mark.parametrize("op", ["mul", jnp.multiply])
+def test_infinite_items_leave_derivatives_elsewhere_finite(op):
+    """A device's state takes no part in derivatives of segments with which it is not combined."""
+    x = np.array([[2.0, 3, 1], [np.inf, 1, 4], [1, np.inf, 5]])
+    sharded_heads, heads = np.array([[0, 9], [0, 1], [1, 9]]), np.array([0, 3, 4, 7])
+    options = {} if op == "mul" else {"identity": 1.0}
+
+    def call(x, heads, **named):
+        scans = [mgpu.segmented_scan(x, heads, op, **form, **options, **named) for form in FORMS]
+        return scans, mgpu.segmented_reduce(x, heads, op, **options, **named)
+
+    def gradient(function, finite, x):
+        return jax.jit(lambda x: jax.vjp(function, x)[1](finite)[0])(x)
+
+    scans, reduced = call(x.reshape(-1), heads)
+    finite = [np.isfinite(results).astype(float) for results in scans], np.isfinite(reduced).astype(float)
+    expected = gradient(lambda x: call(x, heads), finite, x.reshape(-1))
+    sharded_finite = [part.reshape(3, 3) for part in finite[0]], np.array([[1.0, 0], [0, 1], [0, 0]])
+    over = jax.vmap(functools.partial(call, axis_name=mesh.AXIS), axis_name=mesh.AXIS)
+    got = gradient(lambda x: over(x, sharded_heads), sharded_finite, x)
+    assert np.isfinite(got).sum() == 8  # the last item is in a segment that begins with an infinite one
+    np.testing.assert_allclose(got.reshape(-1), expected)
+
+
 def test_results_are_the_same_on_all_devices():
     """shard_map knows that the results are replicated, so out_specs need no axis."""
     call = functools.partial(mgpu.reduce, axis_name=mesh.AXIS)

@@ -13,6 +13,7 @@ from jax_mgpu._src.arguments.annotations import Pytree
 from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.core.compat import platform_dependent, reconcile_vma
 from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.blocked_scan import or_ones
 from jax_mgpu._src.functions.operators import (
     Kind,
     Operator,
@@ -77,6 +78,8 @@ class _Named:
             return self._first_extremum
         if self.kind == Kind.LOGSUMEXP:
             return _log_add
+        if self.kind == Kind.MUL and jnp.issubdtype(self.x.dtype, jnp.inexact):
+            return _product
         if self.kind not in (Kind.MIN, Kind.MAX):
             return self.builtin.combine
         return lambda a, b: jnp.where(self._better(a, b) if reverse else ~self._better(b, a), a, b)
@@ -121,6 +124,17 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
     total = powers[0] + powers[1]
     parts = [weighted(power / total, tangent) for power, tangent in zip(powers, tangents, strict=True)]
     return _log_add(*primals), parts[0] + parts[1]
+
+
+@jax.custom_jvp
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a * b
+
+
+@_product.defjvp
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    (a, b), (da, db) = primals, tangents
+    return a * b, weighted(b, da) + weighted(a, db)
 
 
 class _Function:
@@ -205,10 +219,8 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     combine = local.combine(0)
     every = _EveryState(axis, first > 0, front, starts)
     has, rest = every.before(lambda later, earlier: combine(earlier, later), 1)
-    last = _row(results, last_slot)
-    # If no later device contributes, `last` replaces `rest`, whose derivative may be NaN, even for a cotangent of 0.
-    rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
-    whole = _one(combine, last, rest)
+    # Ones for uncombined states: zero times an infinite derivative would be NaN.
+    whole = _one(combine, *(or_ones(has & starts, state) for state in (_row(results, last_slot), rest)))
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has
     return local.finish(select(is_last, jax.tree.map(lambda x: x[None], whole), results))
 
@@ -324,7 +336,8 @@ def _combined(combine: Callable[[Any, Any], Any], every: States, reverse: int = 
     def step(a: States, b: States) -> States:
         (a_has, a_starts, a_states), (b_has, b_starts, b_states) = a, b
         states = select(b_has | b_starts, b_states, a_states)
-        states = select(a_has & b_has & ~b_starts, combine(a_states, b_states), states)
+        joins = a_has & b_has & ~b_starts
+        states = select(joins, combine(*(or_ones(joins, state) for state in (a_states, b_states))), states)
         return b_has | (a_has & ~b_starts), a_starts | b_starts, states
 
     # jax.lax.associative_scan adds zeros to results, where XLA's CPU code loses subnormal floats
@@ -346,7 +359,10 @@ def _with_carry(
     has, state = carry
     before = jax.tree.map(lambda c, s: jnp.broadcast_to(c, s.shape), state, scanned)
     here = where & jnp.broadcast_to(has, (local.n,))
-    results = local.finish(select(here, local.combine(reverse)(before, scanned), scanned))
+    if local.count.size:
+        here &= live_mask(local.n, local.count)
+    combined = local.combine(reverse)(*(or_ones(here, state) for state in (before, scanned)))
+    results = local.finish(select(here, combined, scanned))
     if not local.count.size:
         return results
     dead = jax.tree.map(lambda r: jnp.full_like(r, local.dead), results)
