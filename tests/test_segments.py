@@ -13,6 +13,7 @@ import pytest
 
 import jax_mgpu as mgpu
 from jax_mgpu import Segments
+from tests.jaxprs import kernel_calls
 
 N, M = 13, 4
 
@@ -507,6 +508,15 @@ def test_segments_in_loops_and_pickles():
     assert repr(jax.eval_shape(lambda: segments)) == "Segments(starts=int32[2], ends=int32[2])"
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(segments)]
     assert paths == [".starts", ".ends"]
+
+
+@pytest.mark.parametrize(("make", "scans"), [(Segments.from_lengths, 1), (Segments.from_offsets, 0)])
+def test_segments_one_after_the_other_are_not_put_in_order(make, scans):
+    def summed(x, given):
+        return mgpu.segmented_reduce(x, make(given))
+
+    names = [call.primitive.name for call in kernel_calls(summed, jnp.arange(5), jnp.array([0, 2, 3]))]
+    assert names == ["mgpu_scan"] * scans + ["mgpu_segmented_reduce"]
 
 
 def test_properties_of_batched_segments():

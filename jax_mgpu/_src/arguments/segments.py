@@ -24,6 +24,8 @@ class Ranges(HostChecked):
 
     starts: Any
     ends: Any
+    # Whether starts and ends, by turns, are known to ascend. A Segments that JAX makes of its arrays does not know it.
+    ascends = False
 
 
 class Groups(NamedTuple):
@@ -52,12 +54,14 @@ class GivenSegments:
       heads: `[m]`, the starts.
       ends: `[m]`; None if each segment ends where the next one begins, the last one after the last live item.
       count: the live items, `[1]` or absent.
+      ascends: whether heads and ends, by turns, are known to ascend.
     """
 
     heads: jax.Array
     ends: jax.Array | None
     count: jax.Array
     n: int
+    ascends: bool = False
 
     @property
     def m(self) -> int:
@@ -112,6 +116,7 @@ def segment_operands(
             raise value_error(operation, "ends", "None without heads", describe(ends))
         return GivenSegments(ABSENT, None, count_operand(operation, argument, count, n), n)
     says_all = isinstance(heads, Ranges)
+    ascends = isinstance(heads, Ranges) and heads.ascends
     reach = n * devices_of(operation, axis_name)
     heads, ends, count = split_segments(operation, heads, ends, count, argument)
     if says_all:
@@ -130,7 +135,7 @@ def segment_operands(
     ends = segments_apart(operation, "ends", heads, ends, reach)
     if says_all:
         ends = segments_inside(operation, "heads", heads, ends, reach)
-    return GivenSegments(heads, ends, live, n)
+    return GivenSegments(heads, ends, live, n, ascends)
 
 
 def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -50,7 +50,7 @@ from jax_mgpu._src.functions.operators import Kind, result_dtype, sum_dtype, wid
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import takes_position
 from jax_mgpu._src.ops.gather import add_rows, add_taken_rows, gather
-from jax_mgpu._src.ops.scan import before_map, item_segments, pieces, scan_columns
+from jax_mgpu._src.ops.scan import before_map, pieces, scan_columns
 
 NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # operators with weights
@@ -341,7 +341,8 @@ def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide
         return rows.astype(x.dtype)
 
     def by_sorting(cotangent: jax.Array, weights: jax.Array) -> jax.Array:
-        segments = item_segments(NAME, indices.shape[0], operands.heads, operands.count)
+        given = {"offsets": operands.heads, "total": operands.count, "size": indices.shape[0]}
+        (segments,) = REGISTRY["load_balance_search"](return_rank=False, **given)
         if weights.size:
             weights = weights.astype(cotangent.dtype)
         return add_taken_rows(cotangent, segments, weights, indices, x).astype(x.dtype)

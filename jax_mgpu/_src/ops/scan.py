@@ -449,6 +449,8 @@ def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | N
         return heads
     if axis_name is not None:
         return over_axis(mesh.ranges.pieces, operation, axis_name, segments)
+    if segments.ascends:
+        return stack([heads, ends], -1).reshape(-1)
     return heads_of_bounds(heads, jnp.maximum(heads, ends))
 
 

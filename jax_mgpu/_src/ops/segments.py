@@ -143,10 +143,10 @@ class Segments(Ranges):
         if isinstance(given, np.ndarray):
             _expect(name, "lengths", "a number of at least 0", given, given >= 0)
             known = np.cumsum(given, dtype=np.int64)
-            return cls.of(*_narrow(known - given, known))
+            return cls.of(*_narrow(known - given, known), ascends=True)
         given = not_negative(name, "lengths", given)
         ends = scan(given)
-        return cls.of(ends - given, ends)
+        return cls.of(ends - given, ends, ascends=True)
 
     @classmethod
     def from_offsets(cls, offsets: Integers) -> Segments:
@@ -159,9 +159,9 @@ class Segments(Ranges):
             if given[0] != 0:
                 raise value_error(name, "offsets", f"0 as the first ({LENGTHS})", int(given[0]))
             _expect_ascending(name, "offsets", given)
-            return cls.of(*_narrow(given[:-1], given[1:]))
+            return cls.of(*_narrow(given[:-1], given[1:]), ascends=True)
         given = row_offsets(name, given)
-        return cls.of(given[:-1], given[1:])
+        return cls.of(given[:-1], given[1:], ascends=True)
 
     @classmethod
     def from_ids(cls, ids: Integers, m: int) -> Segments:
@@ -202,9 +202,11 @@ class Segments(Ranges):
         return cls.of(*_ranges("Segments.from_ranges", starts, ends))
 
     @classmethod
-    def of(cls, starts: Positions, ends: Positions) -> Segments:
+    def of(cls, starts: Positions, ends: Positions, *, ascends: bool = False) -> Segments:
         """Segments from starts and ends known to be valid."""
-        return cls.tree_unflatten(None, (starts, ends))
+        made = cls.tree_unflatten(None, (starts, ends))
+        made.ascends = ascends
+        return made
 
     @classmethod
     def _cut(cls, starts: Positions, ends: Positions, count: Positions) -> Segments:

@@ -27,7 +27,7 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
 from jax_mgpu._src.core.compat import whole_axes
-from jax_mgpu._src.core.operation import Operation, jit_eager
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import accumulator_dtype, sum_dtype
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.ops.gather import gather
@@ -35,10 +35,9 @@ from jax_mgpu._src.ops.gathered_rows import weighted_rows
 from jax_mgpu._src.ops.groups import group_by
 from jax_mgpu._src.ops.ragged import segment_ids
 from jax_mgpu._src.ops.reduce import segmented_reduce
-from jax_mgpu._src.ops.reduce_by_id import reduce_by_id
+from jax_mgpu._src.ops.reduce_by_id import _order_of_ids, reduce_by_id
 from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.select import inverse_permutation, select_indices
-from jax_mgpu._src.ops.sort import sort
 from jax_mgpu._src.ops.sorted_search import sorted_search
 from jax_mgpu._src.ops.sparse_product import pattern_of_product, product_on_pattern
 
@@ -316,11 +315,9 @@ class Csr:
 
     def _transpose(self) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns the entries in the order of their columns, their rows, and where columns start."""
-        n, rows = self.shape[1], self.rows
-        keys = jnp.where(self._entries(), self.indices, n).astype(jnp.int32)
-        keys, order = sort(keys, jnp.arange(self.capacity, dtype=self.offsets.dtype))
-        offsets = sorted_search(jnp.arange(n + 1, dtype=jnp.int32), keys).astype(self.offsets.dtype)
-        return order, gather(rows, order, inside=True), offsets
+        columns = jnp.where(self._entries(), self.indices, -1)
+        order, offsets = _order_of_ids(columns, ABSENT, self.shape[1])
+        return order, gather(self.rows, order, inside=True), offsets.astype(self.offsets.dtype)
 
     # ---- Products ----------------------------------------------------------------------------------------------------
 
