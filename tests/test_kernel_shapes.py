@@ -105,6 +105,28 @@ def test_a_large_device_taken_for_a_small_one(limit):
     assert result.stdout.endswith("right\n"), result.stderr[-3000:]
 
 
+SUMS_BY_ID = """
+import jax, numpy as np
+import jax_mgpu as mgpu
+
+jax.config.update("jax_enable_x64", True)
+rng = np.random.default_rng(0)
+for size in (1, 1500, 5000):
+    ids = rng.integers(-1, size, 200_001)
+    for op, dtype in (("add", np.float64), ("mul", np.float32)):
+        x = (1 + rng.normal(size=len(ids)) / 100).astype(dtype)
+        print(op, size, hash(np.asarray(mgpu.reduce_by_id(x, ids, size, op)).tobytes()))
+"""
+
+
+@on_gpu
+def test_sums_by_id_have_the_same_bits_on_a_small_device(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    results = [run(SUMS_BY_ID, limit * KIB) for limit in (227, 99, 64)]
+    assert len(results[0].stdout.splitlines()) == 6, results[0].stderr[-3000:]
+    assert results[1].stdout == results[2].stdout == results[0].stdout
+
+
 @on_gpu
 def test_too_little_is_an_internal_error_and_leaves_no_trace():
     program = """

@@ -31,13 +31,16 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
                                   1,
                                   reinterpret_cast<State*>(operands.layout(workspace, call)),
                                   {operands.result, operands.wide_result}};
-  const int64_t room = shared_memory_limit(call) / reduction.warp_bytes();
-  reduction.warps = static_cast<int>(clamp<int64_t>(room, 1, kIdMaxWarps));
-  const int64_t bytes = reduction.warps * reduction.warp_bytes();
+  const auto warps_in = [&](int64_t room) {
+    return static_cast<int>(clamp<int64_t>(room / reduction.warp_bytes(), 1, kIdMaxWarps));
+  };
+  reduction.warps = warps_in(kIdPartBytes);
+  const int warps = warps_in(minimum(kIdPartBytes, shared_memory_limit(call)));
+  const int64_t bytes = warps * reduction.warp_bytes();
   const auto kernel = reduce_parts<Operator>;
   allow_shared(call, kernel, bytes);
-  kernel<<<static_cast<unsigned>(operands.segments.rows * reduction.parts), reduction.warps * kWarp, bytes, stream>>>(
-      reduction, op);
+  kernel<<<static_cast<unsigned>(operands.segments.rows * reduction.parts), warps * kWarp, bytes, stream>>>(reduction,
+                                                                                                            op);
   check_launch(call);
   const int64_t blocks = operands.segments.rows * ceil_div<int64_t>(reduction.slots, kWarp);
   launch_overlapping(call, stream, combine_parts<Operator>, blocks, kCombineWarps * kWarp, 0, reduction, op);

@@ -1,6 +1,6 @@
 // For few results. A slot is an id and a column. Each warp has the states of all slots in shared memory, and combines
-// its items in a fixed order. Then the states of a block's warps are combined, and finally those of a problem's
-// blocks.
+// its items in a fixed order. Then the states of a part's warps are combined, and finally those of a problem's parts.
+// A block takes a part. If the device has no room for the states of all its warps, it takes some of them at a time.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -24,7 +24,7 @@ struct IdReduction {
   int64_t size;
   int64_t slots;
   int64_t parts;
-  int warps;
+  int warps;      // per part; a block with fewer takes several turns
   State* states;  // [problems, parts, slots]
   ResultVector<Operator> result;
 
@@ -47,18 +47,12 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   auto* const masks = reinterpret_cast<unsigned*>(memory + warp * reduction.warp_bytes());
   State* const table = table_of(warp);
   for (int i = lane; i < kIdMasks; i += kWarp) masks[i] = 0;
-  for (int64_t i = lane; i < slots; i += kWarp) table[i] = op.identity();
-  __syncwarp();
 
   const int64_t problem = blockIdx.x / static_cast<unsigned>(reduction.parts);
   const int64_t part = blockIdx.x - problem * reduction.parts;
   const int64_t live = reduction.segments.live(problem);
   const int64_t workers = reduction.parts * reduction.warps;
-  const int64_t worker = part * reduction.warps + warp;
-
   const int64_t share = ceil_div(ceil_div(reduction.segments.length, workers), int64_t{kWarp}) * kWarp;
-  const int64_t first_row = minimum(worker * share, live);
-  const int64_t last_row = minimum(first_row + share, live);
   const auto* const x = reduction.x + problem * reduction.x_stride * reduction.width;
   const IndexVector ids = reduction.ids.from(problem * reduction.ids_stride);
 
@@ -83,35 +77,45 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
     }
   };
 
-  const int64_t items = (last_row - first_row) * reduction.width;
-#pragma unroll 1
-  for (int64_t begin = 0; begin < items; begin += kInFlight * kWarp) {
-    int places[kInFlight];
-    State states[kInFlight];
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      const int64_t item = begin + k * kWarp + lane;
-      places[k] = -1;
-      states[k] = op.identity();
-      if (item >= items) continue;
-      const int64_t row = reduction.width == 1 ? item : item / reduction.width;
-      const int64_t id = ids[first_row + row];
-      if (id >= 0 && id < reduction.size) {
-        places[k] = static_cast<int>(id * reduction.width + (item - row * reduction.width));
-      }
-      states[k] = op.extract(x[first_row * reduction.width + item], first_row + row);
-    }
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (begin + k * kWarp < items) add(places[k], states[k]);
-    }
-  }
-  __syncthreads();
+  const int block_warps = static_cast<int>(blockDim.x) / kWarp;
   State* const to = reduction.states + (problem * reduction.parts + part) * slots;
-  for (int64_t i = threadIdx.x; i < slots; i += blockDim.x) {
-    State state = table_of(0)[i];
-    for (int w = 1; w < reduction.warps; ++w) state = op.combine(state, table_of(w)[i]);
-    to[i] = state;
+#pragma unroll 1
+  for (int first_warp = 0; first_warp < reduction.warps; first_warp += block_warps) {
+    const int warps = minimum(block_warps, reduction.warps - first_warp);
+    const int64_t first_row = minimum((part * reduction.warps + first_warp + warp) * share, live);
+    const int64_t last_row = minimum(first_row + share, live);
+    const int64_t items = warp < warps ? (last_row - first_row) * reduction.width : 0;
+    for (int64_t i = lane; i < slots; i += kWarp) table[i] = op.identity();
+    __syncwarp();
+#pragma unroll 1
+    for (int64_t begin = 0; begin < items; begin += kInFlight * kWarp) {
+      int places[kInFlight];
+      State states[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int64_t item = begin + k * kWarp + lane;
+        places[k] = -1;
+        states[k] = op.identity();
+        if (item >= items) continue;
+        const int64_t row = reduction.width == 1 ? item : item / reduction.width;
+        const int64_t id = ids[first_row + row];
+        if (id >= 0 && id < reduction.size) {
+          places[k] = static_cast<int>(id * reduction.width + (item - row * reduction.width));
+        }
+        states[k] = op.extract(x[first_row * reduction.width + item], first_row + row);
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        if (begin + k * kWarp < items) add(places[k], states[k]);
+      }
+    }
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < slots; i += blockDim.x) {
+      State state = first_warp == 0 ? table_of(0)[i] : op.combine(to[i], table_of(0)[i]);
+      for (int w = 1; w < warps; ++w) state = op.combine(state, table_of(w)[i]);
+      to[i] = state;
+    }
+    __syncthreads();
   }
 }
 

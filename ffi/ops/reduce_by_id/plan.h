@@ -7,9 +7,10 @@ namespace mgpu {
 
 // For reduce_parts (kernels.cuh). The masks and states of a warp take at most 48 KB of
 // shared memory, which every device grants. A block takes one part of a problem's
-// rows.
+// rows. All its warps together take up to kIdPartBytes, which an H200 grants a block.
 constexpr int kIdMasks = 512;  // words per warp, in which lanes with the same slot find each other
 constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
+constexpr int64_t kIdPartBytes = 227 << 10;
 constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
 constexpr int64_t kIdPartItems = 1 << 14;  // items for each part, if there are fewer than kIdMaxParts
