@@ -117,16 +117,16 @@ def test_sums_of_narrow_floats_are_rounded_at_the_end(rng, dtype):
     check(np.asarray(wide), x, ids, 3)
 
 
-@pytest.mark.parametrize("n", [5000, 20_000])
+@pytest.mark.parametrize("n", [1000, 5000, 20_000])
 def test_items_past_the_count_and_without_an_id_add_nothing(rng, n):
     x, ids = rng.normal(size=(n, 2)).astype(np.float32), rng.integers(-3, 70, n)
-    x[3000:], x[(ids < 0) | (ids >= 60)] = np.nan, np.inf
-    for count in (0, 1, 2999):
+    x[n // 2 :], x[(ids < 0) | (ids >= 60)] = np.nan, np.inf
+    for count in (0, 1, n // 2 - 1):
         got = np.asarray(jax.jit(lambda x, count: mgpu.reduce_by_id(x, ids, 60, count=count))(x, count))
         check(got, x[:count], ids[:count], 60, n=n)
 
 
-@pytest.mark.parametrize("n", [1, 33, 1024, 1025, 2**14, 2**14 + 1])
+@pytest.mark.parametrize("n", [1, 33, 1025, 2048, 2049, 2**14, 2**14 + 1])
 @pytest.mark.parametrize("size", [1, 3, 130, 2048])
 def test_sums_of_few_items(rng, n, size):
     x = mixed(rng, (n, 1), -60, 60)
@@ -136,9 +136,18 @@ def test_sums_of_few_items(rng, n, size):
         check(np.asarray(mgpu.reduce_by_id(x, ids, size)), x, ids, size)
 
 
+@pytest.mark.parametrize("n", [500, 4000])
+def test_ids_of_64_bits_count_whole(rng, n):
+    x, ids = mixed(rng, (n, 2), -20, 20), rng.integers(-1, 9, n)
+    with jax.enable_x64(True):
+        far = np.where(rng.random(n) < 0.1, ids + 2**32, ids)
+        check(np.asarray(mgpu.reduce_by_id(x, far, 9)), x, far, 9)
+
+
+@pytest.mark.parametrize("n", [700, 2000])
 @pytest.mark.parametrize("mapped", [(0, 0), (None, 0), (0, None)])
-def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
-    x, ids = mixed(rng, (5, 2000, 2), -30, 20), rng.integers(-1, 300, (5, 2000))
+def test_a_batch_has_the_bits_of_its_problems(rng, mapped, n):
+    x, ids = mixed(rng, (5, n, 2), -30, 20), rng.integers(-1, 300, (5, n))
     x[3] *= 2.0**40
     given = [part if axis == 0 else part[0] for part, axis in zip((x, ids), mapped, strict=True)]
     run = jax.jit(jax.vmap(lambda x, ids: mgpu.reduce_by_id(x, ids, 299), in_axes=mapped))

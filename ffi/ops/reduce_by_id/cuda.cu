@@ -35,7 +35,8 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
     return static_cast<int>(clamp<int64_t>(room / reduction.warp_bytes(), 1, kIdMaxWarps));
   };
   reduction.warps = warps_in(kIdPartBytes);
-  const int warps = warps_in(minimum(kIdPartBytes, shared_memory_limit(call)));
+  const int turns = ceil_div(reduction.warps, warps_in(minimum(kIdPartBytes, shared_memory_limit(call))));
+  const int warps = ceil_div(reduction.warps, turns);
   const int64_t bytes = warps * reduction.warp_bytes();
   const auto kernel = reduce_parts<Operator>;
   allow_shared(call, kernel, bytes);
@@ -211,9 +212,10 @@ bool sum_in_ranges(const Call& call, cudaStream_t stream, const ReduceByIdOperan
   sums.range_ids = static_cast<unsigned>(minimum(room, ceil_div(operands.size, wished)));
   const int64_t ranges = ceil_div<int64_t>(operands.size, sums.range_ids);
   if (ranges > kSumRanges) return false;
-  const auto kernel = sum_ranges<Operator>;
+  const bool lists = items == 0 || items > int64_t{kThreads} * kAtOnce;
+  const auto kernel = lists ? sum_ranges<true, Operator> : sum_ranges<false, Operator>;
   const int64_t bytes = sums.range_ids * id_bytes + list_bytes;
-  const int64_t warps = clamp<int64_t>(ceil_div<int64_t>(items, kListedIds * kWarp), 1, kWarp);
+  const int64_t warps = clamp<int64_t>(ceil_div<int64_t>(items, (lists ? kListedIds : kAtOnce) * kWarp), 1, kWarp);
   allow_shared(call, kernel, bytes);
   const dim3 grid(static_cast<unsigned>(problems), static_cast<unsigned>(ranges));
   kernel<<<grid, static_cast<unsigned>(warps * kWarp), bytes, stream>>>(sums, op);

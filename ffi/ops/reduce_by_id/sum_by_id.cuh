@@ -402,6 +402,7 @@ struct RangeSums {
 
 // A thread's ids, for listing the rows whose ids are in a block's range.
 constexpr unsigned kListedIds = 16;  // per thread
+constexpr unsigned kAtOnce = 2;      // items per thread of add_at_once
 
 template <typename Id>
 class RowList {
@@ -470,10 +471,37 @@ class RowList {
   Id ids_[kListedIds];
 };
 
-// Adds up problems of few items in one launch. A block reads the live ids of a problem, and adds up the
-// items of a range of ids, in a table of all limbs of these ids. It lists the rows with these ids first. If
-// rows have one column, a warp whose rows all have one id of the range adds their items at once instead.
-template <typename Operator>
+// Calls clear() while a thread's items and their ids are loaded, and then adds the items of the range of ids.
+template <typename Operator, typename Id, typename Clear>
+__device__ __forceinline__ void add_at_once(RangeSums<Operator>& range_sums, const typename Operator::Element* x,
+                                            const Id* ids, unsigned rows, Quotient width, unsigned first_id,
+                                            unsigned own_ids, Clear clear) {
+  using Unsigned = std::make_unsigned_t<Id>;
+  const unsigned count = rows * width.divisor;
+  Id its_ids[kAtOnce];
+  float items[kAtOnce];
+#pragma unroll
+  for (unsigned k = 0; k < kAtOnce; ++k) {
+    const unsigned item = minimum(threadIdx.x + k * blockDim.x, maximum(count, 1u) - 1);
+    its_ids[k] = ids[width(item)];
+    items[k] = widen(x[item]);
+  }
+  clear();
+#pragma unroll
+  for (unsigned k = 0; k < kAtOnce; ++k) {
+    const unsigned item = threadIdx.x + k * blockDim.x, column = item - width(item) * width.divisor;
+    const auto place = static_cast<Unsigned>(its_ids[k]) - Unsigned{first_id};
+    if (item < count && place < Unsigned{own_ids}) {
+      range_sums.add_one(static_cast<uint32_t>(place) * width.divisor + column, items[k]);
+    }
+  }
+}
+
+// Adds up problems of few items in one launch. A block reads the live ids of a problem, and adds up the items of a
+// range of ids, in a table of all limbs of these ids. If threads have at most kAtOnce items, they load them with their
+// ids. Otherwise the block lists the rows with ids of the range first. If rows have one column, a warp whose rows all
+// have one id of the range adds their items at once instead.
+template <bool kLists, typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_ranges(const __grid_constant__ IdSums<Operator> sums, Operator op) {
   extern __shared__ uint32_t table[];
   __shared__ uint32_t used_limbs, listed;
@@ -488,30 +516,38 @@ __global__ void __launch_bounds__(kThreads) sum_ranges(const __grid_constant__ I
   const IndexVector ids = combination.ids.from(problem * combination.ids_stride);
   uint32_t* const list = table + 2 * entries;
   RangeSums<Operator> range_sums{sums.sum, Halves{table, table + entries}, slots};
-  with_width<void>(ids, [&](auto all_ids) {
-    const RowList own(all_ids.data, rows);
+  const auto clear = [&] {
     for (unsigned i = threadIdx.x; i < 2 * entries; i += blockDim.x) table[i] = 0;
     if (threadIdx.x == 0) used_limbs = listed = 0;
     __syncthreads();
-    const uint32_t slot = width.divisor == 1 ? own.one_id(first_id, own_ids, rows) : kNobody;
-    if (slot == kNobody) return own.list(first_id, own_ids, list, &listed);
+  };
+  with_width<void>(ids, [&](auto all_ids) {
+    if constexpr (!kLists) {
+      add_at_once(range_sums, x, all_ids.data, rows, width, first_id, own_ids, clear);
+    } else {
+      const RowList own(all_ids.data, rows);
+      clear();
+      const uint32_t slot = width.divisor == 1 ? own.one_id(first_id, own_ids, rows) : kNobody;
+      if (slot == kNobody) return own.list(first_id, own_ids, list, &listed);
 #pragma unroll 4
-    for (unsigned k = 0; k < kListedIds; ++k) {
-      const float item = widen(x[minimum(own.row(k), rows - 1)]);
-      range_sums.add_alike(slot, own.row(k) < rows ? item : 0);
+      for (unsigned k = 0; k < kListedIds; ++k) {
+        const float item = widen(x[minimum(own.row(k), rows - 1)]);
+        range_sums.add_alike(slot, own.row(k) < rows ? item : 0);
+      }
     }
   });
-  __syncthreads();
-  const unsigned found = listed * width.divisor;
-  for (unsigned from = threadIdx.x / kWarp * kWarp; from < found; from += blockDim.x) {
-    const unsigned i = minimum(from + threadIdx.x % kWarp, found - 1), place = width(i), row = list[place];
-    const unsigned column = i - place * width.divisor, own_id = static_cast<unsigned>(ids[row]) - first_id;
-    const uint32_t slot = from + threadIdx.x % kWarp < found ? own_id * width.divisor + column : kNobody;
-    range_sums.add(slot, widen(x[row * width.divisor + column]));
+  if constexpr (kLists) {
+    __syncthreads();
+    const unsigned found = listed * width.divisor;
+    for (unsigned from = threadIdx.x / kWarp * kWarp; from < found; from += blockDim.x) {
+      const unsigned i = minimum(from + threadIdx.x % kWarp, found - 1), place = width(i), row = list[place];
+      const unsigned column = i - place * width.divisor, own_id = static_cast<unsigned>(ids[row]) - first_id;
+      const uint32_t slot = from + threadIdx.x % kWarp < found ? own_id * width.divisor + column : kNobody;
+      range_sums.add(slot, widen(x[row * width.divisor + column]));
+    }
+    range_sums.flush();
   }
-  range_sums.flush();
-  const unsigned used = fold_warp(range_sums.used, [](unsigned a, unsigned b) { return a | b; });
-  if (threadIdx.x % kWarp == 0 && used != 0) atomicOr(&used_limbs, used);
+  if (range_sums.used != 0) atomicOr(&used_limbs, range_sums.used);
   __syncthreads();
   const LimbRange range(sums.sum, used_limbs);
   for (unsigned i = threadIdx.x; i < slots; i += blockDim.x) {
