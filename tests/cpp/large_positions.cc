@@ -13,6 +13,7 @@
 #include "check.h"
 #include "ops/intervals/operands.h"
 #include "ops/reduce/operands.h"
+#include "ops/reduce_rows/plan.h"
 #include "runtime/call.h"
 
 namespace mgpu::testing {
@@ -227,6 +228,19 @@ TEST(moves_of_many_rows_are_ordered_by_regions_as_far_as_32_bits_reach) {
       CHECK(operands.has_order() == (rows <= kMost));
     }
   }
+}
+
+TEST(sums_of_a_weighted_column_have_32_bit_positions) {
+  const int32_t index = 0;
+  RowSources sources{.width = 1, .count = kFar, .length = 0, .problems = 1, .indices = {&index}};
+  Segments segments{.heads = {&index}, .heads_count = 1};
+  for (const int64_t length : {int64_t{9}, int64_t{INT32_MAX}, int64_t{INT32_MAX} + 1, kFar}) {
+    sources.length = segments.length = length;
+    CHECK(is_weighted_column(sources, segments) == (length <= INT32_MAX));
+  }
+  segments.length = 9;
+  segments.heads_count = INT32_MAX;
+  CHECK(!is_weighted_column(sources, segments));
 }
 
 TEST(indices_of_any_value_add_up) {

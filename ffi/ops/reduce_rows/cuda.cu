@@ -78,7 +78,9 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
   const auto run_tiles = [&] {
     constexpr RowOperator kRow = row_operator<Operator>();
     if constexpr (kWeights == Weights::kOne && sizeof(State) == sizeof(uint32_t)) {
-      if (is_weighted_column(reduction)) return run_column(sum_weighted_column<Operator>);
+      if (is_weighted_column(operands.sources, operands.segments)) {
+        return run_column(sum_weighted_column<Operator>);
+      }
     }
     if constexpr (kRow.stages && kWeights != Weights::kGroups) {  // a row of one column has one group
       if (tiling.width == 1) return run_column(reduce_short_rows<kWeights, 1, Operator>);

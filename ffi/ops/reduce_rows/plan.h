@@ -41,6 +41,12 @@ constexpr RowOperator row_operator() {
           sizeof(Element) >= 4 || std::is_same_v<Element, Half> || std::is_same_v<Element, BFloat16>};
 }
 
+// Whether sum_weighted_column can sum weighted items. It computes positions of items and of ends with 32 bits.
+inline bool is_weighted_column(const RowSources& sources, const Segments& segments) {
+  return sources.width == 1 && segments.rows == 1 && !segments.heads.wide && sources.indices.data &&
+         !sources.indices.wide && maximum(segments.length, segments.heads_count + 1) <= INT32_MAX;
+}
+
 struct RowTiling {
   int64_t units;  // all items and ends
   int64_t width;  // columns

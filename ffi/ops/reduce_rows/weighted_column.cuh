@@ -1,18 +1,10 @@
 // Sums of weighted items of one column: the product of a sparse matrix and a vector. The kernel takes the tiles of
-// kernels.cuh, of one problem whose indices, heads and states have 32 bits.
+// kernels.cuh, of one problem whose indices, heads, positions and states have 32 bits.
 #pragma once
 
 #include "ops/reduce_rows/kernels.cuh"
 
 namespace mgpu::cuda::row_reducing {
-
-template <typename Operator>
-bool is_weighted_column(const RowReduction<Operator>& reduction) {
-  const Segments& segments = reduction.tiles.ends.segments;
-  const RowSources& sources = reduction.sources;
-  return sources.width == 1 && segments.rows == 1 && !segments.heads.wide && sources.indices.data &&
-         !sources.indices.wide;
-}
 
 // A thread's weighted items. All indices and weights are loaded before the first item.
 template <typename Operator>
