@@ -470,11 +470,11 @@ UNDER_CHECKS = {
     ),
     "count too large": (
         lambda: mgpu.segmented_reduce(ITEMS, HEADS, count=9),
-        "segmented_reduce: count: expected an integer from 0 to 6, first broken at position 0, got 9",
+        "segmented_reduce: count: expected an integer from 0 to 6, got 9",
     ),
     "count negative": (
         lambda: mgpu.reduce(ITEMS, count=-2),
-        "reduce: count: expected an integer from 0 to 6, first broken at position 0, got -2",
+        "reduce: count: expected an integer from 0 to 6, got -2",
     ),
     "ragged width": (
         lambda: RAGGED.to_dense(3),
@@ -486,7 +486,7 @@ UNDER_CHECKS = {
     ),
     "from_dense size small": (
         lambda: mgpu.from_dense(np.ones((2, 3)), np.int32([2, 3]), size=3),
-        "from_dense: size: expected at most 3 results, first broken at position 0, got 5",
+        "from_dense: size: expected at most 3 results, got 5",
     ),
     "search swapped": (
         lambda: mgpu.sorted_search(SORTED, KEYS),
@@ -506,7 +506,7 @@ UNDER_CHECKS = {
     ),
     "join result short": (
         lambda: mgpu.join(SORTED, SORTED, size=2),
-        "join: size: expected at most 2 results, first broken at position 0, got 6",
+        "join: size: expected at most 2 results, got 6",
     ),
     "asof unsorted": (
         lambda: mgpu.asof_join(KEYS, SORTED),
@@ -545,15 +545,15 @@ UNDER_CHECKS = {
     ),
     "quantile 50": (
         lambda: mgpu.quantile(ITEMS, 50),
-        "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50",
+        "quantile: q: expected numbers from 0 to 1, got 50",
     ),
     "top_p 90": (
         lambda: mgpu.sample_logits(RANDOM_KEY, ITEMS[None], top_p=90.0),
-        "sample_logits: top_p: expected numbers from 0 to 1, first broken at position 0, got 90",
+        "sample_logits: top_p: expected numbers from 0 to 1, got 90",
     ),
     "temperature negative": (
         lambda: mgpu.sample_logits(RANDOM_KEY, ITEMS[None], temperature=-1.0),
-        "sample_logits: temperature: expected a number of at least 0, first broken at position 0, got -1",
+        "sample_logits: temperature: expected a number of at least 0, got -1",
     ),
     "hist bins": (
         lambda: mgpu.histogram(ITEMS, np.float32([3, 1, 2])),
@@ -561,7 +561,7 @@ UNDER_CHECKS = {
     ),
     "group size": (
         lambda: mgpu.group_by(KEYS, ITEMS, size=2),
-        "group_by: size: expected at most 2 results, first broken at position 0, got 6",
+        "group_by: size: expected at most 2 results, got 6",
     ),
     "inverse repeats": (
         lambda: mgpu.inverse_permutation(np.int32([0, 0, 1])),

@@ -34,14 +34,16 @@ inline std::string number_text(const void* data, DType dtype, int64_t index) {
 
 // The call has three operands: the argument [.., *]; for each problem a position, int32 [..], which is -1 if the
 // precondition holds; and the items at these positions [..]. `positions` and `values` are copies of the last two in
-// host memory. The error names the position of the first problem in which the precondition is broken.
+// host memory. The error names the first problem in which the precondition is broken, and the position unless the
+// argument has only one item.
 inline void throw_if_broken(const Call& call, const int32_t* positions, const void* values, std::string_view expected) {
   const int64_t problems = call.operands[1].size();
   for (int64_t problem = 0; problem < problems; ++problem) {
     if (positions[problem] < 0) continue;
     std::string message(expected);
-    message += ", first broken at position " + std::to_string(positions[problem]);
-    if (problems > 1) message += " of problem " + std::to_string(problem);
+    const bool is_scalar = call.operands[0].size() == problems;
+    if (!is_scalar) message += ", first broken at position " + std::to_string(positions[problem]);
+    if (problems > 1) message += (is_scalar ? ", first broken in problem " : " of problem ") + std::to_string(problem);
     throw CallError(message + ", got " + number_text(values, call.operands[2].dtype, problem));
   }
 }

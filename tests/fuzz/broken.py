@@ -199,7 +199,7 @@ def preconditions(rng: np.random.Generator) -> Other:
         if found is None:
             return
         operands[argument], position = found
-        where = "" if position is None else rf" first broken at position {position}\b"
+        where = "" if position is None or len(operands[argument]) == 1 else rf" first broken at position {position}\b"
         wanted = rf"INVALID_ARGUMENT: {name}: {argument}: expected .*,{where}"
         if argument == "offsets":  # wrong offsets may be reported as wrong intervals
             wanted = rf"INVALID_ARGUMENT: {name}: (offsets|\w*starts): expected"
