@@ -660,26 +660,6 @@ def test_histogram_edge_cases():
             call()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("bins", [7, 50, 3000])
-def test_bins_narrower_than_the_spacing_of_floats(rng, dtype, bins):
-    for low in rng.uniform(1, 2, 8).astype(dtype):
-        x = low + np.arange(6, dtype=dtype) * np.finfo(dtype).eps
-        counts, edges = mgpu.histogram(x, bins)
-        sums, _ = mgpu.histogram(x, bins, weights=np.ones(6, dtype))
-        assert edges[0] == x[0] and edges[-1] == x[-1] and (np.diff(edges) >= 0).all()
-        np.testing.assert_array_equal(counts, np.histogram(x, np.asarray(edges))[0])
-        np.testing.assert_array_equal(sums, counts)
-
-
-def test_edges_of_equal_width_of_large_ranges():
-    largest = np.finfo(np.float32).max
-    counts, edges = mgpu.histogram(np.array([-largest, 1, largest], np.float32), 4)
-    assert counts.tolist() == [1, 0, 1, 1] and edges.tolist() == [-largest, -largest / 2, 0, largest / 2, largest]
-    counts, edges = mgpu.histogram(np.array([-np.inf, 1, 2], np.float32), 2)
-    assert counts.tolist() == [0, 3] and edges.tolist() == [-np.inf, -np.inf, 2]
-
-
 @pytest.mark.parametrize("old, new", [("length", "size"), ("edges", "bins"), ("n", "size")])
 def test_old_names_warn_once(old, new):
     name, ids = {"length": "bincount", "edges": "histogram", "n": "segment_ids"}[old], np.array([0, 2, 2])

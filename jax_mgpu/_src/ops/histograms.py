@@ -26,7 +26,7 @@ from jax_mgpu._src.arguments.renamed import renamed
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, sum_dtype
-from jax_mgpu._src.keys.bits import clip, ordered_integers, where
+from jax_mgpu._src.keys.bits import ordered_integers, where
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.reduce import reduce
 from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
@@ -188,11 +188,9 @@ def _between_even_edges(
     half = where(low == high, 0.5, 0).astype(dtype)
     low, high, wide = low - half, high + half, accumulator_dtype(dtype)
     places = jnp.arange(size + 1)
-    # Unlike those of jnp.linspace, these edges never descend. The difference of halves cannot overflow.
-    first, last = (bound.astype(wide) / 2 for bound in (low, high))
-    edges = 2 * (first + (last - first) * (places.astype(wide) / size))
-    edges = where((places == 0) | jnp.isinf(low), low, clip(edges.astype(dtype), low, high))
-    edges = where(places == size, high, edges)
+    parts = places.astype(wide) / size  # the parts of jnp.linspace, which fails in a batch over an Explicit axis
+    edges = low.astype(wide) * (1 - parts) + high.astype(wide) * parts
+    edges = where(places == size, high, edges.astype(dtype))
     with by_construction():
         return _between_edges(x.astype(dtype), edges, weights, axis_name=axis_name)
 
