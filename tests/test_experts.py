@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
@@ -55,6 +57,14 @@ def test_nothing_to_dispatch():
         assert got.segments.number == number
         out = mgpu.combine(got.rows, got.back, np.ones(shape, np.float32))
         np.testing.assert_array_equal(out, np.zeros((shape[0], 5)))
+
+
+def test_nothing_to_combine_in_a_batch_over_explicit_axes():
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(AxisType.Explicit,), devices=jax.devices("cpu")[:4])
+    operands = jnp.ones((4, 3, 5)), jnp.zeros((4, 0, 3), int), jnp.ones((4, 0, 3))
+    with jax.set_mesh(mesh):
+        sharded = [jax.device_put(x, NamedSharding(mesh, P("batch"))) for x in operands]
+        assert jax.jit(jax.vmap(mgpu.combine)).lower(*sharded).out_info.shape == (4, 0, 5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -149,7 +149,7 @@ class Program:
 
     def _has_no_place(self, error: Exception, operands: dict[str, Any]) -> bool:
         """Whether checks correctly report that results outnumber their places."""
-        told = re.search(r": size: expected at most (\d+) results, .* got (\d+)", str(error))
+        told = re.search(r": size: expected at most (\d+) results,.* got (\d+)", str(error))
         if not told or "checks" not in self.mode:
             return False
         size, count = map(int, told.groups())

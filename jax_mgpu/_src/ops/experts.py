@@ -141,7 +141,8 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
     back = whole_axes(index_array(name, "back", back, rows.shape[0]))
     if back.ndim not in (1, 2):
         raise value_error(name, "back", "the row for each slot, [n] or [n, slots]", describe(back))
-    back = distinct_rows(name, "back", back.reshape(-1), rows.shape[0]).reshape(back.shape)
+    if back.size:  # in a batch over an Explicit axis, JAX 0.11 cannot reshape empty arrays
+        back = distinct_rows(name, "back", back.reshape(-1), rows.shape[0]).reshape(back.shape)
     weights = expect_floats(name, weights, "weights")
     if weights.shape != back.shape:
         raise value_error(name, "weights", f"the shape of back, {list(back.shape)}", describe(weights))

@@ -208,8 +208,8 @@ def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, tab
 
     n, m = keys.shape[0], table.order.shape[0]
     if surely(lambda: m <= MAX_COMPARED and (n * m <= CPU_MAX_COMPARED or n >= CPU_MIN_PLACED)):
-        others = by_sort if isinstance(keys, Columns) and not keys.fits else by_kernel
-        return platform_dependent(cpu=lambda: _places_by_comparisons(keys, live, table), cuda=others, default=by_sort)
+        by_order = by_sort if isinstance(keys, Columns) and not keys.fits else by_kernel
+        return platform_dependent(cuda=by_order, default=lambda: _places_by_comparisons(keys, live, table))
     if isinstance(keys, Columns) and not keys.fits:
         return by_sort()
     if surely(lambda: keys.shape[0] < CPU_MIN_PLACED):
