@@ -433,22 +433,23 @@ class AsofJoin(NamedTuple):
             position = beside_cut(self.exact != is_later, is_later)
             pair = [x.astype(accumulator_dtype(x.dtype)) for x in (time, time_at(position))]
             early, late = pair if is_later else pair[::-1]
-            gaps = [_distance(early, late)]
+            gap, gaps = _distance(early, late), []
             if jnp.issubdtype(time.dtype, jnp.floating):
-                # What rounding took from the gap (Knuth's two-sum). A difference of halves cannot overflow.
-                lost = gaps[0] - late
-                gaps += [(late - (gaps[0] - lost)) - (early + lost), _distance(early * 0.5, late * 0.5)]
+                # The difference of halves, which cannot overflow, and what rounding took from it (Knuth's two-sum).
+                early, late = early * 0.5, late * 0.5
+                half = _distance(early, late)
+                lost = half - late
+                gaps = [half, (late - (half - lost)) - (early + lost)]
             exists = position >= 0
-            return position, exists if self.largest is None else exists & (gaps[0] <= self.largest), gaps
+            return position, exists if self.largest is None else exists & (gap <= self.largest), gaps or [gap]
 
         if self.looks != "nearest":
             position, is_near, _ = partner(self.looks == "forward")
             return position if self.largest is None else where(is_near, position, -1)
         (before, is_before, gaps_before), (after, is_after, gaps_after) = partner(False), partner(True)
-        is_later, *of_floats = (x > y for x, y in zip(gaps_before, gaps_after, strict=True))
-        if of_floats:
-            is_later |= (gaps_before[0] == gaps_after[0]) & of_floats[0]
-            is_later = where(jnp.isinf(gaps_before[0]) & jnp.isinf(gaps_after[0]), of_floats[1], is_later)
+        is_later, *is_lost = (x > y for x, y in zip(gaps_before, gaps_after, strict=True))
+        for more in is_lost:
+            is_later |= (gaps_before[0] == gaps_after[0]) & more
         take_after = is_after & (~is_before | is_later)
         return where(take_after, after, where(is_before, before, -1))
 
