@@ -87,7 +87,7 @@ SPECIAL = {
         f"reducing::reduce_by_lanes<{OPERATOR}, 4, 2>",
         f"reducing::reduce_by_blocks<{OPERATOR}, 4, 4>",
     ],
-    "ops/reduce_by_id/sum_by_id.cuh": [f"id_summing::sum_ranges<{OPERATOR}>"],
+    "ops/reduce_by_id/sum_by_id.cuh": [f"id_summing::sum_ranges<{lists}, {OPERATOR}>" for lists in ("true", "false")],
     "ops/reduce_rows/kernels.cuh": [
         f"row_reducing::{kernel}<mgpu::cuda::row_reducing::Weights::{weights}, {arguments}{OPERATOR}>"
         for weights in ("kNone", "kOne", "kGroups")

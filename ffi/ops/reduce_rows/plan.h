@@ -44,7 +44,7 @@ constexpr RowOperator row_operator() {
 // Whether sum_weighted_column can sum weighted items. It computes positions of items and of ends with 32 bits.
 inline bool is_weighted_column(const RowSources& sources, const Segments& segments) {
   return sources.width == 1 && segments.rows == 1 && !segments.heads.wide && sources.indices.data &&
-         !sources.indices.wide && maximum(segments.length, segments.heads_count + 1) <= INT32_MAX;
+         !sources.indices.wide && maximum(segments.length, segments.heads_count + 1) < int64_t{1} << 31;
 }
 
 struct RowTiling {

@@ -441,7 +441,9 @@ class AsofJoin(NamedTuple):
                 lost = half - late
                 gaps = [half, (late - (half - lost)) - (early + lost)]
             exists = position >= 0
-            return position, exists if self.largest is None else exists & (gap <= self.largest), gaps or [gap]
+            if self.largest is not None:
+                exists &= gap <= self.largest.astype(gap.dtype)
+            return position, exists, gaps or [gap]
 
         if self.looks != "nearest":
             position, is_near, _ = partner(self.looks == "forward")
