@@ -207,7 +207,7 @@ def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, tab
         return search_in_any_order(KeyPair(name, keys, table.keys, live, table.count).operands, exact=True)
 
     n, m = keys.shape[0], table.order.shape[0]
-    if surely(lambda: m <= MAX_COMPARED and (n * m <= CPU_MAX_COMPARED or n >= CPU_MIN_PLACED)):
+    if surely(lambda: 0 < m <= MAX_COMPARED and (n * m <= CPU_MAX_COMPARED or n >= CPU_MIN_PLACED)):
         by_order = by_sort if isinstance(keys, Columns) and not keys.fits else by_kernel
         return platform_dependent(cuda=by_order, default=lambda: _places_by_comparisons(keys, live, table))
     if isinstance(keys, Columns) and not keys.fits:
