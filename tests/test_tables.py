@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
@@ -246,6 +247,13 @@ def test_nothing_to_look_up():
     nothing = np.zeros(0, np.int32)
     assert mgpu.lookup(nothing, np.arange(3), np.arange(3)).shape == (0,)
     assert mgpu.lookup(np.arange(3), nothing, nothing, default=-1).tolist() == [-1] * 3
+    found = jax.shard_map(
+        lambda count: mgpu.lookup(jnp.arange(3), nothing, nothing, default=7, count=count[0]),
+        mesh=mesh.mesh_of(1),
+        in_specs=P(mesh.AXIS),
+        out_specs=P(mesh.AXIS),
+    )
+    assert jax.jit(found)(jnp.full(1, 2)).tolist() == [7] * 3
 
 
 # ---- Groups ----------------------------------------------------------------------------------------------------------
