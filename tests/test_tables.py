@@ -129,7 +129,9 @@ def test_sets_in_any_order(rng, form, name):
 # ---- Lookups ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "m"), [(60, 70), (60, 16), (4, 8), (32, 1)])
+@pytest.mark.parametrize(
+    ("n", "m"), [(60, 70), (60, 16), (4, 8), (32, 1), (tables.CPU_MIN_PLACED, tables.MAX_COMPARED)]
+)
 @form
 def test_lookup(rng, form, n, m):
     for count, table_count in ((None, None), (3 * n // 4, 2 * m // 3), (0, m), (n, 0)):
@@ -143,18 +145,6 @@ def test_lookup(rng, form, n, m):
         for name, x in values.items():
             expected = np.where((places >= 0).reshape(-1, *[1] * (x.ndim - 1)), x[places], x.dtype.type(7))
             same_bits(got[name], expected)
-
-
-@form
-def test_lookups_in_small_tables(rng, form):
-    """A CPU compares the keys with all of a small table, and finds the same rows as in this table with dead rows."""
-    n, m = tables.CPU_MIN_PLACED, tables.MAX_COMPARED
-    keys, table = few_keys(rng, form, n), few_keys(rng, form, m)
-    values = rng.normal(size=m).astype(np.float32)
-    longer = jax.tree.map(lambda x: np.concatenate([x, x]), (table, values))
-    for count, table_count in ((n, m), (n - 7, m - 3)):
-        expected = mgpu.lookup(keys, *longer, default=7, count=count, table_count=table_count)
-        same_bits(mgpu.lookup(keys, table, values, default=7, count=count, table_count=table_count), expected)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])

@@ -70,6 +70,18 @@ def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
     return _weighted(x.ndim)(weights=weights, x=x)[0]
 
 
+@jax.custom_jvp
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns a product whose derivative is 0 for a cotangent of 0, even where a factor is infinite."""
+    return a * b
+
+
+@product.defjvp
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    (a, b), (da, db) = primals, tangents
+    return product(a, b), weighted(b, da) + weighted(a, db)
+
+
 class _Recurrence(CompiledOperation):
     """A recurrence of arrays of a given rank, 1 or 2, by the kernel that scans by a function.
 

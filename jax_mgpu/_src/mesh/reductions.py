@@ -25,7 +25,7 @@ from jax_mgpu._src.functions.operators import (
     segmented_results,
     select,
 )
-from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.recurrence import product, weighted
 from jax_mgpu._src.keys.bits import ordered_integers
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.ops.reduce import _reduce, _segmented_reduce, reduce_rows, take_columns
@@ -79,7 +79,7 @@ class _Named:
         if self.kind == Kind.LOGSUMEXP:
             return _log_add
         if self.kind == Kind.MUL and jnp.issubdtype(self.x.dtype, jnp.inexact):
-            return _product
+            return product
         if self.kind not in (Kind.MIN, Kind.MAX):
             return self.builtin.combine
         return lambda a, b: jnp.where(self._better(a, b) if reverse else ~self._better(b, a), a, b)
@@ -124,17 +124,6 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
     total = powers[0] + powers[1]
     parts = [weighted(power / total, tangent) for power, tangent in zip(powers, tangents, strict=True)]
     return _log_add(*primals), parts[0] + parts[1]
-
-
-@jax.custom_jvp
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    return a * b
-
-
-@_product.defjvp
-def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    (a, b), (da, db) = primals, tangents
-    return a * b, weighted(b, da) + weighted(a, db)
 
 
 class _Function:

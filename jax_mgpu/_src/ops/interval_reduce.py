@@ -40,7 +40,7 @@ from jax_mgpu._src.functions.blocked_scan import or_ones, select
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.named_operators import Leaf
 from jax_mgpu._src.functions.operators import Kind, Operator, builtin, identities, result_dtype
-from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.recurrence import product
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.reduce import take_columns
 from jax_mgpu._src.ops.sorted_search import _search
@@ -127,18 +127,6 @@ def _reduce_leaf(leaf: Leaf, starts: jax.Array, ends: jax.Array, count: jax.Arra
         return high - low
 
     return leaf.results(results, starts.shape, widths)
-
-
-@jax.custom_jvp
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Returns a product whose derivative is 0 for a cotangent of 0, even where a factor is infinite."""
-    return a * b
-
-
-@_product.defjvp
-def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    (a, b), (da, db) = primals, tangents
-    return _product(a, b), weighted(b, da) + weighted(a, db)
 
 
 def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.Array) -> Any:
@@ -234,7 +222,7 @@ def _fallback(x: jax.Array, starts: jax.Array, ends: jax.Array, count: jax.Array
 def _in_jax(x: jax.Array, low: jax.Array, high: jax.Array, op: int) -> jax.Array:
     operator = builtin(op, x.dtype)
     if op == Kind.MUL:
-        operator = dataclasses.replace(operator, combine=_product)
+        operator = dataclasses.replace(operator, combine=product)
     positions = jnp.arange(x.shape[0], dtype=result_dtype("interval_reduce", Kind.ARGMIN, x))
     result: jax.Array = operator.finish(_of_intervals(operator, operator.extract(x, positions), low, high))
     return result

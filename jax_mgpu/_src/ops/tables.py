@@ -151,8 +151,6 @@ def lookup(
 
 CPU_MIN_PLACED = 4096  # from as many keys on, a CPU may sort them, or make a table of positions
 CPU_MIN_DISPATCHED = 128  # from as many keys on, XLA would run the program of a lookup on another thread
-
-
 MAX_COMPARED = 16  # a CPU compares keys with all keys of a table of so few
 CPU_MAX_COMPARED = 32  # XLA runs more comparisons on another thread, which pays for many keys
 
@@ -207,13 +205,11 @@ def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, tab
         return search_in_any_order(KeyPair(name, keys, table.keys, live, table.count).operands, exact=True)
 
     n, m = keys.shape[0], table.order.shape[0]
+    by_order = by_sort if isinstance(keys, Columns) and not keys.fits else by_kernel
     if surely(lambda: 0 < m <= MAX_COMPARED and (n * m <= CPU_MAX_COMPARED or n >= CPU_MIN_PLACED)):
-        by_order = by_sort if isinstance(keys, Columns) and not keys.fits else by_kernel
         return platform_dependent(cuda=by_order, default=lambda: _places_by_comparisons(keys, live, table))
-    if isinstance(keys, Columns) and not keys.fits:
-        return by_sort()
-    if surely(lambda: keys.shape[0] < CPU_MIN_PLACED):
-        return by_kernel()
+    if by_order is by_sort or surely(lambda: n < CPU_MIN_PLACED):
+        return by_order()
     return platform_dependent(cuda=by_kernel, default=by_sort)
 
 
@@ -433,17 +429,16 @@ class AsofJoin(NamedTuple):
             position = beside_cut(self.exact != is_later, is_later)
             pair = [x.astype(accumulator_dtype(x.dtype)) for x in (time, time_at(position))]
             early, late = pair if is_later else pair[::-1]
-            gap, gaps = _distance(early, late), []
+            gaps, exists = [_distance(early, late)], position >= 0
+            if self.largest is not None:
+                exists &= gaps[0] <= self.largest.astype(gaps[0].dtype)
             if jnp.issubdtype(time.dtype, jnp.floating):
                 # The difference of halves, which cannot overflow, and what rounding took from it (Knuth's two-sum).
                 early, late = early * 0.5, late * 0.5
                 half = _distance(early, late)
                 lost = half - late
                 gaps = [half, (late - (half - lost)) - (early + lost)]
-            exists = position >= 0
-            if self.largest is not None:
-                exists &= gap <= self.largest.astype(gap.dtype)
-            return position, exists, gaps or [gap]
+            return position, exists, gaps
 
         if self.looks != "nearest":
             position, is_near, _ = partner(self.looks == "forward")
