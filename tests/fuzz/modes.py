@@ -142,17 +142,21 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
         others = {name: x for name, x in operands.items() if mix.axes[name] is None}
         return jax.lax.scan(lambda carry, x: (carry, call.function(**x, **others)), 0, xs)[1]
 
-    def oracle(**operands: Any) -> list[Any]:
-        return [_any_nan(leaf) for leaf in call.oracle(**operands)]
-
-    return mix.of(dataclasses.replace(call, oracle=oracle), "scan", function)
-
-
-def _any_nan(leaf: Any) -> Any:
-    """May make an expected leaf accept any NaN: lax.scan on a CPU makes some NaNs quiet."""
-    if isinstance(leaf, Batch):
-        return Batch([_any_nan(row) for row in leaf.leaves])
     narrow = ("float8", "bfloat16") if jax.__version_info__ < (0, 11) else ("float8",)
+    return mix.of(_with_any_nan(call, narrow), "scan", function)
+
+
+def _with_any_nan(call: Call, narrow: tuple[str, ...]) -> Call:
+    def oracle(**operands: Any) -> list[Any]:
+        return [_any_nan(leaf, narrow) for leaf in call.oracle(**operands)]
+
+    return dataclasses.replace(call, oracle=oracle)
+
+
+def _any_nan(leaf: Any, narrow: tuple[str, ...]) -> Any:
+    """May make an expected leaf of these types accept any NaN: on a CPU, XLA makes some NaNs of them quiet."""
+    if isinstance(leaf, Batch):
+        return Batch([_any_nan(row, narrow) for row in leaf.leaves])
     quiets = isinstance(leaf, np.ndarray) and leaf.dtype.name.startswith(narrow) and jax.default_backend() == "cpu"
     return Equal(leaf) if quiets else leaf
 
@@ -346,6 +350,8 @@ def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
         over = jax.vmap(one, in_axes=(mix.axes,))
         if kind == "shard_map":
             over = jax.shard_map(over, mesh=mesh, in_specs=(specs,), out_specs=P("x"))
+        else:  # XLA's collectives on a CPU convert these types to float32
+            call = _with_any_nan(call, ("float8", "bfloat16"))
         batch = mix.vmapped(call, kind, over)
 
     def start(call: Call, sample: Any) -> Start:
