@@ -249,13 +249,27 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
 # Running sums and products.
 
 
+ACCUMULATED = 2**15  # for fewer items, XLA's running sums and products run on a GPU
+LONG_ROW = 2**13
+
+
+def _row_length(call: Call) -> int | None:
+    """Returns the number of items that a running sum or product adds or multiplies; None unless along the last axis."""
+    if call.axis is None:
+        return item_count(call.a)
+    return call.a.shape[-1] if call.a.ndim and call.axis in (-1, call.a.ndim - 1) else None
+
+
 def _summed(call: Call) -> int:
-    """Returns the number of items; a sixteenth of it along axes before the last."""
-    is_last = call.axis is None or call.axis in (-1, call.a.ndim - 1)
-    return item_count(call.a) // (1 if is_last else 16)
+    """Returns the number of items; less than ACCUMULATED wherever XLA:GPU adds them as fast."""
+    items, row = item_count(call.a), _row_length(call)
+    if row is None:
+        return items // 16
+    is_slow = 0 < items < 2**19 and row >= LONG_ROW  # a symbolic shape has no items
+    return min(items, ACCUMULATED - 1) if is_slow else items
 
 
-@like(_jnp.cumsum, "a", min_items=64, min_items_on_gpu=2**15, measure=_summed)
+@like(_jnp.cumsum, "a", min_items=64, min_items_on_gpu=ACCUMULATED, measure=_summed)
 def cumsum(call: Call) -> Any:
     """`jax.numpy.cumsum`, by the kernels of `jax_mgpu.scan`.
 
@@ -267,20 +281,16 @@ def cumsum(call: Call) -> Any:
     return call.with_kernels()
 
 
-MULTIPLIED = 2**15  # for fewer items, XLA's running product runs on a GPU
-
-
 def _multiplied(call: Call) -> int:
-    """Returns the number of items; less than MULTIPLIED wherever XLA:GPU multiplies faster along the last axis."""
-    items, shape, axis = item_count(call.a), call.a.shape, -1 if call.axis is None else call.axis
-    if not shape or axis not in (-1, len(shape) - 1):
+    """Returns the number of items; less than ACCUMULATED wherever XLA:GPU multiplies them faster."""
+    items, row = item_count(call.a), _row_length(call)
+    if row is None:
         return items
-    row = items if call.axis is None else shape[-1]
-    is_slow = items < 2**18 or (items < 2**21 and 2**13 <= row < 2**20)
-    return min(items, MULTIPLIED - 1) if is_slow else items
+    is_slow = items < 2**18 or (items < 2**21 and LONG_ROW <= row < 2**20)
+    return min(items, ACCUMULATED - 1) if is_slow else items
 
 
-@like(_jnp.cumprod, "a", min_items=64, min_items_on_gpu=MULTIPLIED, measure=_multiplied)
+@like(_jnp.cumprod, "a", min_items=64, min_items_on_gpu=ACCUMULATED, measure=_multiplied)
 def cumprod(call: Call) -> Any:
     """`jax.numpy.cumprod`, by the kernels of `jax_mgpu.scan`.
 
