@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.core.sharding import workspace_shape
 from tests.families import EXAMPLES
 from tests.transformed import (
     AXIS_TYPES,
@@ -318,3 +322,19 @@ def test_rows_without_elements_under_shard_map(call, devices):
     result, tangent = jax.jit(lambda x: jax.jvp(mapped, (x,), (x,)))(rows)
     assert tangent.shape == result.shape
     assert jax.jit(jax.grad(lambda x: mapped(x).sum()))(rows).shape == rows.shape
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("batch", [(1,), (3,), (7,), (16,), (3, 3), (4, 5), (1, 9), (2, 3, 5)])
+def test_a_workspace_suffices_for_uneven_splits_of_a_batch(batch, devices) -> None:
+    """XLA pads an axis that the devices do not divide, and passes each device its part of the workspace."""
+
+    def bytes_of(rows: int) -> int:
+        return -(-rows * 12_100 // 256) * 256 + 10_000 * (rows > 3)
+
+    *axes, row_bytes = workspace_shape(batch, devices, bytes_of)
+    assert tuple(axes) == batch
+    for parts in itertools.product(range(1, devices + 1), repeat=len(batch)):
+        if devices % math.prod(parts) == 0:
+            rows = math.prod(math.ceil(size / part) for size, part in zip(batch, parts, strict=True))
+            assert bytes_of(rows) <= rows * row_bytes

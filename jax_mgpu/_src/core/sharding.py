@@ -7,7 +7,6 @@ attribute says how many leading axes of every operand are batch axes: XLA's part
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +46,13 @@ def workspace_shape(batch: Sequence[int], devices: int, bytes_of: Callable[[int]
     `bytes_of(rows)` is the scratch memory of a call on that many rows. Each row gets the most bytes per row
     that any split needs.
     """
-    rows = math.prod(batch)
-    shares = [max(1, rows // parts) for parts in range(1, devices + 1) if devices % parts == 0]
+    splits = {(1, devices)}  # rows of a device, and the devices for each part that further axes can be split over
+    for size in batch:
+        splits = {
+            (rows * max(1, -(-size // parts)), left // parts)  # XLA pads an axis to parts of equal sizes
+            for rows, left in splits
+            for parts in range(1, left + 1)
+            if left % parts == 0
+        }
+    shares = {rows for rows, _ in splits}
     return (*batch, max(-(-bytes_of(share) // share) for share in shares))

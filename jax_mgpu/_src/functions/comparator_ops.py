@@ -362,10 +362,9 @@ class LessIndexOperation(_OrderOperation):
         )
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether to run plain JAX: kernels number a batch's items in 32 bits."""
-        items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
-        if items >= 2**32:
-            warn_once("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
+        """Whether to run plain JAX: one device may have the whole batch, and numbers its items in 32 bits."""
+        if int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) >= 2**32:
+            warn_once("less: batches of 2^32 items or more run in plain JAX, which is slower")
             return True
         return super().prefers_xla(operands, attributes, platform, devices)
 
