@@ -213,7 +213,8 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
         return None
     if not (isinstance(q, float) or (is_array(q) and is_float(q))):
         return None
-    if _np.ndim(q) > 1 or not 0 < _np.size(q) <= SELECTED:
+    quantiles = _np.size(q)
+    if _np.ndim(q) > 1 or not isinstance(quantiles, int) or not 0 < quantiles <= SELECTED:
         return None
     if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
         return None
@@ -222,7 +223,8 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
     def program() -> Any:
         q = _jnp.asarray(given) / whole if whole > 1 else _jnp.asarray(given)
         rows = _jnp.transpose(a, [*kept, *reduced]).reshape(*(a.shape[one] for one in kept), n)
-        ranks = q * _jnp.asarray(n - 1, q.dtype)
+        last = _jnp.broadcast_to(_jnp.asarray(n, q.dtype) - 1, q.shape)  # rounded as in JAX
+        ranks = jax.lax.mul(q, last)  # whose derivative has no weak type
         low, high = _jnp.floor(ranks), _jnp.ceil(ranks)
         weight = (ranks - low).reshape(q.shape + (1,) * len(kept))
         places = [_jnp.clip(bound.astype(_np.int32).ravel(), 0, n - 1) for bound in (low, high)]
@@ -381,12 +383,12 @@ def _compressed(call: Call, condition: Any, a: Any, axis: int | None) -> Callabl
     if not _is_axis(axis, a) or condition.ndim != 1 or not call.gives_only(*_COMPRESSED):
         return None
     n = min(condition.shape[0], a.shape[axis])
-    if n == 0 or not _is_size(size) or not 0 < size <= n or _np.shape(call.fill_value) != ():
+    if n == 0 or not _is_size(size) or not 0 < size <= n or call.fill_value is None or _np.shape(call.fill_value) != ():
         return None
 
     def program() -> Any:
         rows = _jnp.moveaxis(a, axis, 0)[:n]
-        fill = _jnp.asarray(call.fill_value).astype(a.dtype)
+        fill = _jnp.array(call.fill_value, dtype=a.dtype)
         kept = _mgpu.select(rows, condition[:n].astype(bool), size=size, fill_value=fill).values
         return _jnp.moveaxis(kept, 0, axis)
 
@@ -399,12 +401,19 @@ _COMPRESSED = "condition", "a", "arr", "axis", "size", "fill_value"
 def _compress_now(call: Call) -> Any:
     """Calls `compress` outside of `jit` with the number of kept items as the size."""
     condition, axis = call.condition, call.axis
+    if not call.gives_only("condition", "a", "axis") or _are_apart(condition, call.a):
+        return None
     if _np.ndim(condition) != 1 or _np.ndim(call.a) == 0 or not (axis is None or _is_axis(axis, call.a)):
         return None
     if len(condition) > (_np.size(call.a) if axis is None else call.a.shape[axis]):
         return None
     number = int(_jnp.count_nonzero(condition))
-    return compress(condition, call.a, axis, size=number, fill_value=call.fill_value, out=call.out) if number else None
+    return compress(condition, call.a, axis, size=number) if number else None
+
+
+def _are_apart(*arrays: Any) -> bool:
+    """Whether arrays are on different devices; JAX reads a condition on the host."""
+    return len({frozenset(x.devices()) for x in arrays if isinstance(x, jax.Array)}) > 1
 
 
 @like(_jnp.compress, "a", "condition", "fill_value", min_items=256, unsized=("size", _compress_now))
@@ -423,14 +432,13 @@ def compress(call: Call) -> Any:
     return _compressed(call, call.condition, a, call.axis)
 
 
-@like(
-    _jnp.extract,
-    "arr",
-    "condition",
-    "fill_value",
-    min_items=256,
-    unsized=("size", lambda call: compress(_jnp.ravel(call.condition), _jnp.ravel(call.arr))),
-)
+def _extract_now(call: Call) -> Any:
+    if not call.gives_only("condition", "arr") or _are_apart(call.condition, call.arr):
+        return None
+    return compress(_jnp.ravel(call.condition), _jnp.ravel(call.arr))
+
+
+@like(_jnp.extract, "arr", "condition", "fill_value", min_items=256, unsized=("size", _extract_now))
 def extract(call: Call) -> Any:
     """`jax.numpy.extract`, computed like `compress`.
 
@@ -445,6 +453,10 @@ def extract(call: Call) -> Any:
     return _compressed(call, call.condition.reshape(-1), call.arr.reshape(-1), 0)
 
 
+# For more results, a running sum of 32 bits could overflow before it exceeds them.
+MOST_REPEATED = 2**30
+
+
 def _repeated(call: Call) -> bool:
     """Whether kernels can repeat the items."""
     a, repeats, size, axis = call.a, call.repeats, call.total_repeat_length, call.axis
@@ -453,18 +465,24 @@ def _repeated(call: Call) -> bool:
     if not (axis is None or _is_axis(axis, a)) or a.size == 0:
         return False
     items = a.size if axis is None else a.shape[axis]
-    return is_array(repeats) and repeats.shape == (items,) and repeats.dtype.name in ("int32", "int64")
+    if not is_array(repeats) or repeats.shape != (items,):
+        return False
+    dtype = jax.dtypes.canonicalize_dtype(repeats.dtype).name
+    return dtype == "int64" or (dtype == "int32" and size <= MOST_REPEATED)
 
 
 def _repeat_now(call: Call) -> Any:
     """Calls `repeat` outside of `jit` with the sum of the repeats as the length."""
     if not is_array(call.repeats) or call.repeats.dtype.name not in ("int32", "int64"):
         return None
-    filled = call.changed(total_repeat_length=int(_np.sum(_np.asarray(call.repeats))))
+    repeats = _np.asarray(call.repeats)  # as in JAX, on any device
+    if repeats.size and repeats.min() < 0:
+        return None
+    filled = call.changed(repeats=repeats, total_repeat_length=int(repeats.sum(dtype=_np.int64)))
     return filled.again(repeat) if _repeated(filled) else None
 
 
-@like(_jnp.repeat, "a", "repeats", min_items=64, unsized=("total_repeat_length", _repeat_now))
+@like(_jnp.repeat, "a", "repeats", min_items=64, min_items_on_gpu=2**19, unsized=("total_repeat_length", _repeat_now))
 def repeat(call: Call) -> Any:
     """`jax.numpy.repeat`, by the kernels of `jax_mgpu.interval_expand`.
 
@@ -479,8 +497,11 @@ def repeat(call: Call) -> Any:
     a = call.a.reshape(-1) if call.axis is None else call.a
 
     def program() -> Any:
-        offsets = cumsum(call.repeats) - call.repeats  # the last item fills the rest, as in JAX
-        rows = _mgpu.interval_expand(_jnp.moveaxis(a, axis, 0), offsets, call.total_repeat_length)
+        size, rows = call.total_repeat_length, _jnp.moveaxis(a, axis, 0)
+        offsets = _mgpu.scan(_jnp.clip(call.repeats, 0, size), exclusive=True)
+        if rows.shape[0] * size >= 2**31:  # offsets past the end may wrap around
+            offsets = _mgpu.scan(offsets, "max")
+        rows = _mgpu.interval_expand(rows, offsets, size)  # the last item fills the rest, as in JAX
         return _jnp.moveaxis(rows, 0, axis)
 
     return program
@@ -602,9 +623,9 @@ def histogram(call: Call) -> Any:
     """
     if not call.gives_only("a", "bins", "range", "density") or not is_float(call.a) or call.a.size == 0:
         return None
-    if _np.ndim(call.bins) > 1 or not (is_array(call.bins) or _is_size(call.bins)):
+    if not _is_size(call.bins) and not (is_array(call.bins) and call.bins.ndim == 1):
         return None
-    if (call.bins if _np.ndim(call.bins) == 0 else len(call.bins) - 1) < 1:
+    if (call.bins if _is_size(call.bins) else call.bins.shape[0] - 1) < 1:
         return None
 
     def program() -> Any:
@@ -723,7 +744,7 @@ def union1d(call: Call) -> Any:
 
 
 def _setdiff1d_now(call: Call) -> Any:
-    if not _are_alike(call):
+    if not _are_alike(call) or not call.gives_only("ar1", "ar2", "assume_unique"):
         return None
     kept = _jnp.ravel(call.ar1) if call.assume_unique else unique(call.ar1)
     return compress(isin(kept, call.ar2, invert=True), kept)
@@ -738,13 +759,13 @@ def setdiff1d(call: Call) -> Any:
       >>> jnp.setdiff1d(jnp.array([3, 1, 3]), jnp.array([2, 1]))
       Array([3], dtype=int32)
     """
-    size = call.size
-    if not _are_alike(call) or not _is_size(size) or size <= 0 or _np.shape(call.fill_value) != ():
+    size, fill = call.size, call.fill_value
+    if not _are_alike(call) or not _is_size(size) or size <= 0 or _np.shape(fill) != () or isinstance(fill, complex):
         return None
 
     def program() -> Any:
-        own, fill = _jnp.ravel(call.ar1), call.fill_value
-        fill = _jnp.asarray(0 if fill is None else fill).astype(own.dtype)
+        own = _jnp.ravel(call.ar1)
+        filling = jax.lax.full_like(own, 0 if fill is None else fill, shape=())
         if call.assume_unique:
             kept = ~isin(own, call.ar2)
         else:
@@ -752,7 +773,7 @@ def setdiff1d(call: Call) -> Any:
             own = unique(own, size=n)
             number = n + 1 - _jnp.sum(own == own[0])  # without the first item's copies, which pad the array
             kept = ~isin(own, call.ar2) & (_jnp.arange(n) < number)
-        return _mgpu.select(own, kept, size=size, fill_value=fill).values
+        return _mgpu.select(own, kept, size=size, fill_value=filling).values
 
     return program
 

@@ -137,6 +137,16 @@ def test_running_products_are_those_of_jax_where_it_is_faster_on_a_gpu(monkeypat
         assert _uses_kernels(mnp.cumprod, jnp.zeros(n)) == runs
 
 
+def test_running_sums_are_those_of_jax_where_it_is_as_fast_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(drop_in, "platforms", lambda: {"cuda"})
+    for shape, axis, runs in (((16, 2**14), 1, False), ((64, 2**14), 1, True), ((64, 2**10), 1, True)):
+        assert _uses_kernels(lambda x, axis=axis: mnp.cumsum(x, axis=axis), jnp.zeros(shape)) == runs
+    for n, runs in ((2**18, False), (2**19, True)):
+        assert _uses_kernels(mnp.cumsum, jnp.zeros(n)) == runs
+        repeats = jnp.ones(n, np.int32)
+        assert _uses_kernels(lambda x, r, n=n: mnp.repeat(x, r, total_repeat_length=n), repeats, repeats) == runs
+
+
 def test_few_items_per_bin_are_counted_by_jax_on_a_gpu(monkeypatch):
     monkeypatch.setattr(drop_in, "platforms", lambda: {"cuda"})
     ids = jnp.zeros(2**18, np.int32)
@@ -152,6 +162,80 @@ def test_fill_values_that_compare_equal_are_not_the_same():
     for value in (-0.0, 0.0, 0, True, 1, 1.0):
         ours, theirs = (module.compress(x > 0, x, size=4, fill_value=value) for module in (mnp, jnp))
         assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
+
+
+TENS = jnp.arange(300.0)
+FILLS = {
+    "setdiff1d, 2^40": lambda np: np.setdiff1d(TENS, TENS[:290], size=12, fill_value=2**40),
+    "setdiff1d, 1j": lambda np: np.setdiff1d(TENS, TENS[:290], size=12, fill_value=1j),
+    "setdiff1d, a tuple": lambda np: np.setdiff1d(TENS, TENS[:290], fill_value=(1,)),
+    "setdiff1d, text": lambda np: np.setdiff1d(TENS, TENS[:290], fill_value="a"),
+    "compress, an array": lambda np: np.compress(TENS > 290, TENS, fill_value=jnp.zeros(2)),
+    "compress, None": lambda np: np.compress(TENS > 290, TENS, fill_value=None),
+    "compress, None and a size": lambda np: np.compress(TENS > 290, TENS, size=9, fill_value=None),
+    "compress, 1j": lambda np: np.compress(TENS > 290, TENS > 5, size=12, fill_value=1j),
+    "extract, None": lambda np: np.extract(TENS > 290, TENS, fill_value=None),
+    "extract, text": lambda np: np.extract(TENS > 290, TENS, fill_value="a"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # JAX warns that it drops imaginary parts
+@pytest.mark.parametrize("name", FILLS)
+def test_fill_values_are_taken_or_refused_as_jax_does(name):
+    call = FILLS[name]
+    try:
+        wanted = call(jnp)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            call(mnp)
+    else:
+        np.testing.assert_array_equal(call(mnp), wanted, strict=True)
+
+
+def test_repeats_whose_sum_exceeds_32_bits():
+    items = jnp.arange(100)
+    for repeats, first in (
+        (jnp.ones(100, np.int32).at[1].set(2**31 - 1), [0, 1, 1, 1, 1, 1]),
+        (jnp.full(100, 2**30, np.int32).at[0].set(2), [0, 0, 1, 1, 1, 1]),
+    ):
+        for size in (6, 2**25):
+            got = mnp.repeat(items, repeats, total_repeat_length=size)
+            assert got[:6].tolist() == first
+            assert got[6:].tolist() == [1] * (size - 6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("n", [1029, 3003])
+def test_ranks_of_quantiles_are_rounded_as_in_jax(dtype, n):
+    q, x = jnp.asarray(0.5, dtype), jnp.arange(float(n))[::-1]
+    for method in ("linear", "lower", "higher", "midpoint", "nearest"):
+        assert float(mnp.quantile(x, q, method=method)) == float(jnp.quantile(x, q, method=method))
+    derivative = jax.grad(lambda q: mnp.quantile(x, q))(0.3)
+    assert derivative.weak_type == jax.grad(lambda q: jnp.quantile(x, q))(0.3).weak_type
+
+
+def test_an_unknown_number_of_quantiles():
+    (k,) = jax.export.symbolic_shape("k")
+    shape = jax.eval_shape(lambda q: mnp.quantile(ROWS[0], q), jax.ShapeDtypeStruct((k,), np.float32))
+    assert shape.shape == (k,)
+
+
+def test_a_number_of_bins_may_be_an_array(monkeypatch):
+    monkeypatch.setattr(drop_in, "platforms", lambda: {"cuda"})
+    for bins in (np.array(2), jnp.array(2)):
+        assert mnp.histogram(TENS, bins)[0].tolist() == [150, 150]
+
+
+def test_arrays_on_different_devices(devices):
+    if len(devices) < 2:
+        devices = [devices[0]] * 2
+    items, repeats = jax.device_put(TENS, devices[0]), jax.device_put(jnp.arange(300) % 3, devices[1])
+    for call in (
+        lambda np: np.repeat(items, repeats),
+        lambda np: np.compress(repeats > 0, items),
+        lambda np: np.extract(repeats > 0, items),
+    ):
+        assert call(mnp).tolist() == call(jnp).tolist()
 
 
 DERIVED = {
