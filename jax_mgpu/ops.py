@@ -5,6 +5,7 @@ Ids may come in any order. Sums of floats by the kernels have the same bits in e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -44,7 +45,29 @@ def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
         return None
     if ids.shape != data.shape[:1]:
         return None
+    if op in _IDENTITIES and _jnp.issubdtype(data.dtype, _jnp.floating):
+        return lambda: _extremum(data, ids, int(number), op)
     return lambda: _mgpu.reduce_by_id(data, ids, int(number), op).astype(data.dtype)
+
+
+_IDENTITIES = {"max": -_np.inf, "min": _np.inf}
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _extremum(data: jax.Array, ids: jax.Array, number: int, op: Any) -> jax.Array:
+    return _mgpu.reduce_by_id(data, ids, number, op)
+
+
+@_extremum.defjvp
+def _extremum_jvp(number: int, op: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """As in JAX, a result has the mean of the tangents of all items equal to it, the identity included."""
+    data, ids = primals
+    result = _extremum(data, ids, number, op)
+    is_equal = data == _mgpu.take(result, ids)
+    share = 1 / _mgpu.reduce_by_id(is_equal.astype(data.dtype), ids, number, "add")
+    share = _jnp.where(result == _IDENTITIES[op], 1 / (1 / share + 1), share)
+    moved = _jnp.where(is_equal, tangents[0] * _mgpu.take(share, ids), _jnp.zeros_like(data))
+    return result, _mgpu.reduce_by_id(moved, ids, number, "add")
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
@@ -249,11 +272,16 @@ def segment_softmax(
 
 def _of_items(x: jax.Array, segment_ids: jax.Array) -> jax.Array:
     """`x[segment_ids]`, whose derivative adds items in a fixed order."""
-    number = x.shape[0]
+    number, ids = x.shape[0], _jnp.asarray(segment_ids)
     if number == 0:
         return x[segment_ids]
-    ids = _jnp.asarray(segment_ids).astype(jax.dtypes.canonicalize_dtype(int))
-    return take(x, _jnp.clip(_jnp.where(ids < 0, ids + number, ids), 0, number - 1), axis=0)
+    if _jnp.issubdtype(ids.dtype, _jnp.unsignedinteger) and ids.dtype.itemsize >= 4:
+        ids = _jnp.minimum(ids, _np.asarray(number, ids.dtype))  # else large ones would become negative
+    ids = ids.astype(jax.dtypes.canonicalize_dtype(int))
+    ids = _jnp.where(ids < 0, ids + number, ids)
+    rows = take(x, _jnp.clip(ids, 0, number - 1), axis=0)
+    is_inside = ((ids >= 0) & (ids < number)).reshape(ids.shape + (1,) * (x.ndim - 1))
+    return _jnp.where(is_inside, rows, jax.lax.stop_gradient(rows))  # as in JAX, others get rows without a derivative
 
 
 def _items(data: jax.Array, segment_ids: jax.Array, *given: Any) -> jax.Array:

@@ -72,3 +72,37 @@ def test_derivatives():
         finite = jax.jit(jax.grad(lambda x: jnp.sum(ops.segment_softmax(x, IDS % 2, 2) * X)))(X)
     np.testing.assert_allclose(got, jax.grad(lambda x: total(x, jax.ops))(X), rtol=1e-4)
     np.testing.assert_allclose(finite[IDS % 2 == 1].sum(axis=0), 0, atol=1e-6)
+
+
+def test_items_without_a_segment_have_no_part_in_derivatives():
+    x, ids, weights = jnp.array([1.0, 2.0, 3.0, 200.0]), jnp.array([0, 1, 1, 2]), jnp.array([1.0, 2.0, 3.0, 4.0])
+
+    def loss(x):
+        return jnp.sum(jnp.where(ids < 2, ops.segment_softmax(x, ids, 2), 0) * weights)
+
+    first, second, third, _ = jax.grad(loss)(x).tolist()
+    share = 1 / (1 + np.e) * (1 - 1 / (1 + np.e))
+    np.testing.assert_allclose([first, second, third], [0, -share, share], atol=1e-6)
+    gradient = jax.grad(lambda x: jnp.sum(ops.segment_normalize(x, ids, 2) * weights))(x.at[3].set(4.0))
+    np.testing.assert_allclose(gradient[:3], 0, atol=1e-4)  # two items become -1 and 1
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int32"])
+def test_ids_of_each_width_that_are_no_segments(dtype):
+    ids = np.array([0, 1, np.iinfo(dtype).max], dtype)
+    softmax = ops.segment_softmax(jnp.array([1.0, 2.0, 2.0]), ids, 2)
+    np.testing.assert_allclose(softmax, [1, 1, 1])  # as in JAX, too large an id reads the last segment
+
+
+@pytest.mark.parametrize("name", ["segment_max", "segment_min"])
+def test_equal_extrema_share_their_derivative(name):
+    ours, theirs = dropin.pair(name)
+    sign = 1 if name == "segment_max" else -1
+    x = sign * jnp.array([[1, 1, 0, 2, -np.inf, 5, -np.inf], [3, 1, 3, 2, 0, 5, np.inf]]).T.astype(np.float32)
+    ids, direction = jnp.array([0, 0, 0, 1, 2, -1, 2]), jnp.arange(14.0).reshape(7, 2)
+    with dropin.kernels_everywhere():
+        got = jax.jvp(lambda x: ours(x, ids, 4), (x,), (direction,))
+        gradient = jax.grad(lambda x: jnp.vdot(ours(x, ids, 3)[:2], direction[:2]))(x)
+    for one, other in zip(got, jax.jvp(lambda x: theirs(x, ids, 4), (x,), (direction,)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    np.testing.assert_allclose(gradient, jax.grad(lambda x: jnp.vdot(theirs(x, ids, 3)[:2], direction[:2]))(x))
