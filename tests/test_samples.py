@@ -317,6 +317,27 @@ SAMPLE_SIZES = [
 ]
 
 
+def test_logits_of_float64_that_float32_cannot_tell_apart():
+    with jax.enable_x64(True):
+        for logits in ([1, 1 + 1e-12, 0], [3e300, 4e300, -np.inf], [np.nan, 1e300, -1e300], [0, np.inf, 1]):
+            row, key = jnp.array(logits, np.float64), jax.random.key(0)
+            assert int(mgpu.sample_logits(key, row, temperature=0)) == 1
+            assert int(mgpu.sample_logits(key, row, top_k=1)) == 1
+
+
+def test_tokens_have_no_derivative_in_parameters():
+    logits, key = jnp.array([[0.1, 0.5, 0.2], [1.0, 2.0, 3.0]]), jax.random.key(0)
+
+    def loss(temperature, top_p, min_p):
+        tokens = mgpu.sample_logits(key, logits, temperature=temperature, top_p=top_p, min_p=min_p)
+        return jnp.sum(jax.nn.log_softmax(logits / temperature)[jnp.arange(2), tokens])
+
+    tokens = mgpu.sample_logits(key, logits, temperature=1.0, top_p=0.5, min_p=0.1)
+    expected = jax.grad(lambda t: jnp.sum(jax.nn.log_softmax(logits / t)[jnp.arange(2), tokens]))(1.0)
+    got = jax.grad(loss, (0, 1, 2))(1.0, 0.5, 0.1)
+    np.testing.assert_allclose(got, [expected, 0, 0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["random", "equal", "few", "masked", "peak", "zeros", "nan"])
 @pytest.mark.parametrize("dtype", long_but(["float32", "bfloat16"], ["float32", "bfloat16", "float16"]))
 def test_tokens_of_top_p(rng, dtype, kind):

@@ -206,7 +206,8 @@ def _sample_logits(
         x = as_array(name, argument, x)
         if x.dtype.name not in KEY_DTYPES:
             raise type_error(name, argument, "real numbers", describe(x))
-        return _of_rows(name, argument, holds(name, argument, x), batch).astype(jnp.float32)
+        rows = _of_rows(name, argument, holds(name, argument, x), batch)
+        return jax.lax.stop_gradient(rows.astype(jnp.float32))
 
     temperatures = parameter("temperature", temperature, not_negative)
     if temperatures is None:
@@ -217,7 +218,8 @@ def _sample_logits(
     if logits.size == 0:
         return jnp.full(batch, -1, jnp.int32)
     x = jax.lax.stop_gradient(logits).reshape(-1, n)
-    x = x.astype(jnp.float32) if x.dtype == jnp.float64 else x
+    if x.dtype == jnp.float64:
+        x = _narrowed(x)
     if masses is not None and numbers is None and most is None:
         tokens = _top_p_tokens(x, u.reshape(-1, 1), temperatures, masses, shares)
         return tokens.astype(jnp.int32).reshape(batch)
@@ -229,6 +231,12 @@ def _sample_logits(
         x, order = jax.vmap(lambda row: Sort(name, row, True).indices())(x)
     tokens = _drawn(u.reshape(-1, 1), x.astype(jnp.float32), order, temperatures, numbers, masses, shares)
     return tokens.astype(jnp.int32).reshape(batch)
+
+
+def _narrowed(x: jax.Array) -> jax.Array:
+    """Returns float32 logits that differ from those of float64 by a number per row, so that large ones stay apart."""
+    largest = jnp.max(_without_nan(x), axis=1, keepdims=True)
+    return (x - jnp.where(jnp.isfinite(largest), largest, 0)).astype(jnp.float32)
 
 
 def _without_nan(x: jax.Array) -> jax.Array:
