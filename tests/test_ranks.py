@@ -660,6 +660,21 @@ def test_histogram_edge_cases():
             call()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("bins", [7, 50, 3000])
+def test_bins_narrower_than_the_spacing_of_floats(rng, dtype, bins):
+    with jax.enable_x64(dtype == "float64"):
+        for low in rng.uniform(1, 2, 8).astype(dtype):
+            x = low + np.arange(6, dtype=dtype) * np.finfo(dtype).eps
+            counts, edges = mgpu.histogram(x, bins)
+            sums, _ = mgpu.histogram(x, bins, weights=np.ones(6, dtype))
+            assert edges[0] == x[0]
+            assert edges[-1] == x[-1]
+            assert (np.diff(edges) >= 0).all()
+            np.testing.assert_array_equal(counts, np.histogram(x, np.asarray(edges))[0])
+            np.testing.assert_array_equal(sums, counts)
+
+
 @pytest.mark.parametrize("old, new", [("length", "size"), ("edges", "bins"), ("n", "size")])
 def test_old_names_warn_once(old, new):
     name, ids = {"length": "bincount", "edges": "histogram", "n": "segment_ids"}[old], np.array([0, 2, 2])

@@ -50,7 +50,7 @@ def bincount(
       axis_name: see `reduce_by_id`: each device has `size` of the results.
 
     Returns: `[size]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights, in the type of the
-      weights or, for integers, of `jnp.sum`.
+      weights or, for integers of 8 and 16 bits, of `jnp.sum`.
 
     Raises:
       TypeError: ids are not integers, weights are not numbers, or `size` is not static.
@@ -190,7 +190,8 @@ def _between_even_edges(
     places = jnp.arange(size + 1)
     parts = places.astype(wide) / size  # the parts of jnp.linspace, which fails in a batch over an Explicit axis
     edges = low.astype(wide) * (1 - parts) + high.astype(wide) * parts
-    edges = where(places == size, high, edges.astype(dtype))
+    # Bins narrower than the spacing of floats must not make edges descend.
+    edges = where(places == size, high, jnp.minimum(jax.lax.cummax(edges.astype(dtype)), high))
     with by_construction():
         return _between_edges(x.astype(dtype), edges, weights, axis_name=axis_name)
 
