@@ -398,3 +398,10 @@ def test_nothing_at_all():
     segments, segmented = mesh.by_vmap(call)(np.ones((3, 2), np.int32), np.zeros((3, 0), np.int32))[2:]
     assert segments.shape == (3, 0)
     assert segmented.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_a_function_of_nothing_needs_no_identity():
+    def call(x):
+        return [mgpu.scan(x, lambda a, b: a * 0.5 + b, axis_name=mesh.AXIS, **form) for form in ({}, {"reverse": True})]
+
+    assert [x.shape for x in mesh.by_vmap(call)(np.zeros((3, 0), np.float32))] == [(3, 0)] * 2

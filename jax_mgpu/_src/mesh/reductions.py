@@ -181,6 +181,8 @@ def scan(
 ) -> Sequence[Any]:
     """Returns the results of a scan over all devices at this device's items, and the total if it is asked for."""
     local = _local(axis, op, x, n, count)
+    if n == 0 and not total:  # an inclusive scan by a function may have no identity
+        return [local.finish(local.scan(ABSENT, exclusive, reverse))]
     combine = local.combine(reverse)
     every = _EveryState(axis, local.has_items, local.total(count, reverse))
     carry = every.before(combine, reverse)
