@@ -126,6 +126,7 @@ MATCHES = {
     "run_starts: keys": lambda a, b: mgpu.run_starts(_both(a, b)),
     "reduce_by_key: keys": lambda a, b: mgpu.reduce_by_key(_both(a, b), None, size=4),
     "group_by: keys": lambda a, b: mgpu.group_by(_both(a, b), None, size=4),
+    "rank: keys": lambda a, b: mgpu.rank(_both(a, b), method="dense"),
 }
 
 

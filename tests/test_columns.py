@@ -613,6 +613,8 @@ def test_errors_name_the_column():
         mgpu.sorted_search((x, x), x)
     with pytest.raises(ValueError, match=r"mergesort: keys: expected 1 to 8 columns, got 9 columns"):
         mgpu.mergesort((x,) * 9)
+    with pytest.raises(ValueError, match=r"unique: keys: expected 1 to 8 columns, got 0 columns"):
+        mgpu.unique((), size=2)
     with pytest.raises(
         ValueError, match=r"mergesort: descending: expected .*a tuple of 2, one per column, got \(True,\)"
     ):

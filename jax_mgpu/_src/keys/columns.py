@@ -64,7 +64,7 @@ class Columns:
     """Checked keys, with a direction for each."""
 
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
-        if len(columns) > MAX_COLUMNS:
+        if not 0 < len(columns) <= MAX_COLUMNS:
             raise value_error(operation, argument, f"1 to {MAX_COLUMNS} columns", f"{len(columns)} columns")
         # Errors call a single column by the caller's name, without an index.
         self.names = [argument] if len(columns) == 1 else [f"{argument}[{i}]" for i in range(len(columns))]
@@ -356,7 +356,7 @@ def _wide_floats(x: object) -> np.ndarray | None:
 
 def _is_columns(keys: object) -> TypeGuard[tuple[ArrayLike, ...]]:
     """Whether keys are columns; a tuple of numbers is an array."""
-    return isinstance(keys, tuple) and _has_arrays(keys)
+    return isinstance(keys, tuple) and (not keys or _has_arrays(keys))
 
 
 def _has_arrays(items: Iterable[Any]) -> bool:

@@ -407,6 +407,8 @@ def rank(
     name = "rank"
     form = expect_choice(name, "method", method, ("min", "dense", "ordinal", "first", "max", "average"))
     form = "ordinal" if form == "first" else form
+    if form != "ordinal":
+        expect_told_apart(name, keys=keys)
     checked, down = expect_keys(name, "keys", keys, descending)
     n = checked.shape[0]
     given_heads = ABSENT if heads is None else heads
