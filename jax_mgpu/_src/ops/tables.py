@@ -223,7 +223,7 @@ def _places_by_comparisons(keys: jax.Array | Columns, live: jax.Array, table: Or
         same &= ordered_integers(a)[:, None] == ordered_integers(b)
     places = jax.lax.broadcasted_iota(table.order.dtype, shape, 1)
     first = jax.lax.reduce_min(where(same, places, shape[1]), [1])
-    return where(first < shape[1], first, -1)
+    return whole_axes(where(first < shape[1], first, -1))
 
 
 class Numbers:

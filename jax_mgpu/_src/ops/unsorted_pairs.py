@@ -13,6 +13,7 @@ from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import flatten_values
+from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.keys.bits import where
 from jax_mgpu._src.keys.columns import Columns, KeyPair, columns_of, expect_keys, expect_sorted
 from jax_mgpu._src.ops.argsorted import Ordered, in_order
@@ -67,7 +68,7 @@ class Matches(NamedTuple):
         low, high = (_search.run(operands, right=right)[0] for right in (False, True))
         number = high - low
         for x in () if self.null_equal else columns_of(keys):
-            number = where(is_nan(x), 0, number)
+            number = where(is_nan(whole_axes(x)), 0, number)
         return low, number
 
 
