@@ -99,7 +99,8 @@ def reduce_by_id(
 
     Raises:
       TypeError: as `reduce`; also a size that is not static.
-      ValueError: as `reduce`; also a negative size, or another number of ids than of items.
+      ValueError: as `reduce`; also a negative size, another number of ids than of items, or `"median"` or `"nunique"`
+        with `axis_name`.
 
     Time is O(n + size) on a CPU, except for `"median"` and `"nunique"`. On a GPU it is O(n + size) too if the order of
     items does not matter, as in sums of integers, minima and maxima, and for few results of short rows. Sums of floats
