@@ -120,6 +120,13 @@ def test_conversions():
         assert nothing.T.todense().shape == shape[::-1]
 
 
+def test_scipy_gets_no_columns_outside():
+    values, columns, offsets = [1.0, 2, 3, 4, 5, 6, 7, 9], [3, 0, 9, 1, 1, -2, 2, 0], [0, 3, 3, 5, 7]
+    made = mgpu.Csr(jnp.array(values), np.array(columns), np.array(offsets), (4, 4)).to_scipy()
+    np.testing.assert_array_equal(made.toarray(), [[2, 0, 0, 1], [0, 0, 0, 0], [0, 9, 0, 0], [0, 0, 7, 0]])
+    assert (made.indices.tolist(), made.indptr.tolist()) == ([3, 0, 1, 1, 2], [0, 2, 2, 4, 5])
+
+
 # ---- Products --------------------------------------------------------------------------------------------------------
 
 

@@ -213,8 +213,7 @@ class Csr:
 
     def to_scipy(self) -> Any:
         """Returns the matrix as a `scipy.sparse.csr_matrix`; not within `jit`."""
-        offsets = np.asarray(self.offsets)
-        live = int(offsets[-1])
+        live = int(self.count)
         if live > self.capacity:
             raise value_error(
                 "Csr.to_scipy",
@@ -222,7 +221,9 @@ class Csr:
                 f"room for all {live} entries where the matrix was made",
                 self.capacity,
             )
-        parts = np.asarray(self.values)[:live], np.asarray(self.indices)[:live], offsets
+        kept = np.asarray(self._entries())[:live]  # SciPy trusts columns, also those outside of the shape
+        values, columns, rows = (np.asarray(x)[:live][kept] for x in (self.values, self.indices, self.rows))
+        parts = values, columns, np.append(0, np.cumsum(np.bincount(rows, minlength=self.shape[0])))
         return importlib.import_module("scipy.sparse").csr_matrix(parts, shape=self.shape)
 
     def todense(self) -> jax.Array:
