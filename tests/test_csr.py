@@ -367,6 +367,46 @@ def test_derivatives_drop_spare_entries_and_columns_outside(transposed):
         np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+def diagonal(values):
+    return mgpu.Csr(values, np.array([0, 1]), np.array([0, 1, 2]), (2, 2))
+
+
+def one_row(values):
+    """Returns a matrix whose second entry has a column outside of its shape."""
+    return mgpu.Csr(values, np.array([0, 5]), np.array([0, 2]), (1, 2))
+
+
+INF = np.array([1, np.inf])
+ONES = np.ones(2)
+# Losses that do not use an infinite factor, where they have which gradients, and these gradients.
+UNUSED = {
+    "x @ A, a column outside": (lambda x: (x @ one_row(INF)).sum(), np.ones(1), [1]),
+    "x @ A by values, columns outside": (lambda v: (INF[1:] @ one_row(v))[1], ONES, [0, 0]),
+    "x @ A": (lambda x: (x @ diagonal(INF))[0], ONES, [1, 0]),
+    "X @ A": (lambda x: (x @ diagonal(INF))[1, 0], np.ones((3, 2)), [[0, 0], [1, 0], [0, 0]]),
+    "x @ A by values": (lambda v: (INF @ diagonal(v))[0], ONES, [1, 0]),
+    "A @ x": (lambda x: (diagonal(INF) @ x)[0], ONES, [1, 0]),
+    "A @ X": (lambda x: (diagonal(INF) @ x)[0, 1], np.ones((2, 3)), [[0, 1, 0], [0, 0, 0]]),
+    "sddmm by x": (lambda x: mgpu.sddmm(diagonal(INF), x, ONES[:, None]).values[0], ONES[:, None], [[1], [0]]),
+    "sddmm by x, infinite y": (
+        lambda x: mgpu.sddmm(diagonal(ONES), x, INF[:, None]).values[0],
+        ONES[:, None],
+        [[1], [0]],
+    ),
+    "sddmm by y": (lambda y: mgpu.sddmm(diagonal(INF), ONES[:, None], y).values[0], ONES[:, None], [[1], [0]]),
+    "sddmm by values": (lambda v: mgpu.sddmm(diagonal(v), INF[:, None], ONES[:, None]).values[0], ONES, [1, 0]),
+    "matmul by the first": (lambda v: diagonal(v).matmul(diagonal(INF), size=4).values[0], ONES, [1, 0]),
+    "matmul by the second": (lambda v: diagonal(INF).matmul(diagonal(v), size=4).values[0], ONES, [1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_infinite_factors_that_a_loss_does_not_use_give_no_nan(name):
+    loss, at, expected = UNUSED[name]
+    np.testing.assert_array_equal(jax.jit(jax.grad(loss))(at), expected)
+    np.testing.assert_array_equal(jax.vmap(jax.grad(loss))(np.stack([at] * 2)), [expected] * 2)
+
+
 def test_an_infinite_row_that_a_loss_does_not_use_gives_no_nan():
     A = mgpu.Csr(np.ones(2), np.array([0, 1]), np.array([0, 1, 2]), (2, 2)).with_transpose()
     y = np.array([[1.0], [np.inf]])

@@ -9,6 +9,7 @@ Arrays are `[n]`, or `[n, width]` with a recurrence per column.
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -68,6 +69,21 @@ def recurrence_of_products(
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
     """Returns products of weights and tangents, where 0 times any weight is 0."""
     return _weighted(x.ndim)(weights=weights, x=x)[0]
+
+
+class Zeroing(enum.IntEnum):
+    """The factor of a product that is a cotangent: where it is 0, the product is 0, whatever the other factor is."""
+
+    NONE = 0
+    FIRST = 1
+    SECOND = 2
+
+
+def zeroing_product(a: jax.Array, b: jax.Array, zeroing: int) -> jax.Array:
+    """Returns a product of which one factor may be a cotangent."""
+    if zeroing == Zeroing.NONE:
+        return a * b
+    return weighted(b, a) if zeroing == Zeroing.FIRST else weighted(a, b)
 
 
 @jax.custom_jvp

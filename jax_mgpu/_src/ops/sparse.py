@@ -29,7 +29,7 @@ from jax_mgpu._src.arguments.preconditions import by_construction, room, row_off
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import accumulator_dtype, sum_dtype
-from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.recurrence import product, weighted
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.gathered_rows import weighted_rows
 from jax_mgpu._src.ops.groups import group_by
@@ -335,8 +335,8 @@ class Csr:
             return segmented_reduce(x, self._whole_offsets[:-1], indices=self.indices, weights=self.values, count=count)
         dtype = _product_dtype(self.values, x)
         x, values = x.astype(dtype), self.values.astype(dtype)
-        product = _product.run([x if x.ndim == 2 else x[:, None], values, *self._pattern])[0]
-        return product.reshape(product.shape[0], *x.shape[1:])
+        result = _product.run([x if x.ndim == 2 else x[:, None], values, *self._pattern])[0]
+        return result.reshape(result.shape[0], *x.shape[1:])
 
     def __rmatmul__(self, x: ArrayLike) -> jax.Array:
         name = "@ Csr"
@@ -346,7 +346,9 @@ class Csr:
             raise value_error(name, "x", f"a vector [{m}] or a matrix [k, {m}]", describe(x))
         dtype = accumulator_dtype(_product_dtype(self.values, x))
         rows = self.rows
-        taken = gather(x.T.astype(dtype), rows) * self.values.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
+        taken = gather(x.T.astype(dtype), rows)
+        values = self.values.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
+        taken = product(taken, jnp.broadcast_to(values, taken.shape))
         sums = reduce_by_id(taken, jnp.where(rows >= 0, self.indices, -1), n)
         result: jax.Array = sums.T.astype(_product_dtype(self.values, x))
         return result
@@ -462,11 +464,11 @@ def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
     x, y = x.astype(exact), y.astype(exact)
     if A._transposed is None:
         rows = A.rows
-        dots = (gather(x, rows) * gather(y, jnp.where(rows >= 0, A.indices, -1))).sum(axis=1)
+        dots = product(gather(x, rows), gather(y, jnp.where(rows >= 0, A.indices, -1))).sum(axis=1)
     else:
         dots = _dots.run([x, y, *A._pattern], zeroing=False)[0]
     values = jnp.where(A._entries(), A.values, 0)
-    return A.with_values((values.astype(exact) * dots).astype(dtype))
+    return A.with_values(product(values.astype(exact), dots).astype(dtype))
 
 
 def _shape(name: str, shape: Any) -> tuple[int, int]:

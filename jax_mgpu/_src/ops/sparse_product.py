@@ -20,6 +20,7 @@ from jax_mgpu._src.arguments.counts import partition_points
 from jax_mgpu._src.core.compat import has_64_bits, surely
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.functions.recurrence import Zeroing, zeroing_product
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.reduce_by_id import reduce_by_id
 from jax_mgpu._src.ops.scan import scan
@@ -136,10 +137,11 @@ def product_on_pattern(
     a_values: jax.Array, b_values: jax.Array, a: Structure, b: Structure, pattern: tuple[jax.Array, jax.Array]
 ) -> jax.Array:
     """Returns the values of the entries of a product."""
-    return _triples.run([a_values, b_values, *a, *b, *pattern], target=2, size=pattern[0].shape[0])[0]
+    given: dict[str, Any] = {"target": 2, "size": pattern[0].shape[0], "zeroing": Zeroing.NONE}
+    return _triples.run([a_values, b_values, *a, *b, *pattern], **given)[0]
 
 
-def _fallback(*operands: jax.Array, target: int, size: int) -> Sequence[jax.Array]:
+def _fallback(*operands: jax.Array, target: int, size: int, zeroing: int) -> Sequence[jax.Array]:
     x, y, *structures, columns, offsets = operands
     a, b = structures[:3], structures[3:]
     dtype = x.dtype
@@ -159,7 +161,7 @@ def _fallback(*operands: jax.Array, target: int, size: int) -> Sequence[jax.Arra
         found = (of_b >= 0) & (of_c < high) & (gather(columns, of_c) == column)
         ids = [of_a, of_b, jnp.where(found, of_c, -1)]
         own = jnp.where(found, ids.pop(target), -1)
-        terms = gather(x, ids[0]) * gather(y, ids[1])
+        terms = zeroing_product(gather(x, ids[0]), gather(y, ids[1]), zeroing)
         return begin + room, sums + reduce_by_id(terms, own, size)
 
     nothing = jnp.zeros((), before.dtype), jnp.zeros((size,), exact)
@@ -167,26 +169,28 @@ def _fallback(*operands: jax.Array, target: int, size: int) -> Sequence[jax.Arra
 
 
 def _transpose(by: int) -> Any:
-    def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
+    def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int, zeroing: int) -> jax.Array:
         """Returns, for each entry of the operand, the sum of the cotangent times the other operand over its triples."""
-        del size
+        del size, zeroing
         x, y, *structure = operands
         others = [i for i in range(3) if i != target]
         mine, other = others[by], others[1 - by]
         pair = sorted([(target, cotangents[0]), (other, (x, y)[1 - by])], key=lambda one: one[0])
         like = (x, y)[by]
-        return _triples.run([pair[0][1], pair[1][1], *structure], target=mine, size=like.shape[0])[0]
+        given: dict[str, Any] = {"target": mine, "size": like.shape[0]}
+        given["zeroing"] = Zeroing.FIRST if target < other else Zeroing.SECOND
+        return _triples.run([pair[0][1], pair[1][1], *structure], **given)[0]
 
     return rule
 
 
 # Sums over all terms: the values of x and y at two of the three entries (of A, B and the result) are multiplied, and
-# added up by the third.
+# added up by the third. In a derivative, one of x and y is a cotangent.
 _triples = Operation(
     "csr_triples",
     operands=dict.fromkeys(("x", "y", *STRUCTURES, "columns", "offsets"), 1),
     results=("sums",),
-    attributes={"target": int, "size": int},
+    attributes={"target": int, "size": int, "zeroing": Zeroing},
     shapes=lambda x, size: [jax.ShapeDtypeStruct((size,), x.dtype)],
     fallback=_fallback,
     only="",
