@@ -42,7 +42,7 @@ LONG_PROGRAMS = {
     "reduce, ordered": (225, 64),
     "reduce, statistics": (340, 64),
     "reduce_by_id, ordered": (250, 64),
-    "reduce_by_id, statistics": (390, 64),
+    "reduce_by_id, statistics": (400, 64),
     "segmented_quantile": (200, 64),
 }
 

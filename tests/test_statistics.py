@@ -204,6 +204,25 @@ def test_only_items_that_are_read_have_derivatives():
     assert jax.grad(lambda x: mgpu.reduce(x, "std"))(np.full(3, 2.0, np.float32)).tolist() == [0, 0, 0]
 
 
+def test_results_that_a_loss_does_not_use_have_no_derivatives():
+    """An infinite item, or NaN, reaches only the gradient of its own result."""
+    x = np.array([1, np.inf, 3, 5, np.nan, 2], np.float32)
+    heads, ids = np.array([0, 2, 4]), np.array([0, 0, 1, 1, 2, 2])
+    calls = [
+        lambda x, op: mgpu.segmented_reduce(x, heads, op),
+        lambda x, op: mgpu.segmented_reduce(jnp.stack([x, x], 1), heads, op)[:, 0],
+        lambda x, op: mgpu.reduce_by_id(x, ids, 3, op),
+        lambda x, op: mgpu.group_by(ids, x, op, size=3)[1],
+    ]
+    for op, slope in {"var": 1.0, "std": 0.5}.items():  # of 3 and 5
+        for call in calls:
+            got = jax.jit(jax.grad(lambda x, call=call, op=op: call(x, op)[1]))(x)
+            np.testing.assert_allclose(got, [0, 0, -slope, slope, 0, 0], rtol=1e-6)
+        rows = np.stack([x[:2], x[2:4], x[4:]], 1)
+        got = jax.grad(lambda x, op=op: mgpu.reduce(x, op)[1])(rows)
+        np.testing.assert_allclose(got, [[0, -slope, 0], [0, slope, 0]], rtol=1e-6)
+
+
 def test_batches(rng):
     x, ids = rng.normal(size=(3, 40)).astype(np.float32), rng.integers(0, 4, (3, 40))
     names = tuple(STATISTICS)

@@ -38,6 +38,7 @@ from jax_mgpu._src.functions.operators import (
     sum_dtype,
     wide_dtype,
 )
+from jax_mgpu._src.functions.recurrence import product
 
 KINDS = {
     "add": Kind.ADD,
@@ -188,7 +189,7 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
     sums = grouping.combine(Kind.ADD, excess)
     counts = _like_rows(grouping.counts(sums.dtype), sums)
     differences = jnp.where(inside, excess - grouping.spread(sums / jnp.maximum(counts, 1)), 0)
-    squares = grouping.combine(Kind.ADD, differences**2)
+    squares = grouping.combine(Kind.ADD, product(differences, differences))
     freedom = jnp.broadcast_to(counts - leaf.ddof, squares.shape)
     return _result(leaf, grouping, jnp.where(freedom > 0, squares / jnp.where(freedom > 0, freedom, 1), jnp.nan))
 
