@@ -209,6 +209,20 @@ def test_derivatives_of_softmaxes(rng):
         check_grads(jax.jit(lambda x, call=call: call(x, sharded, counts)), (jnp.asarray(x),), 2)
 
 
+@pytest.mark.usefixtures("forms")
+def test_segments_that_a_loss_does_not_use_have_no_derivatives():
+    """The softmax of a segment with an infinite item, or NaN, is NaN, and reaches no other segment's gradient."""
+    counts, heads = np.array([3, 0, 4], np.int32), np.array([0, 2, 5], np.int32)
+    x = np.array([1, np.inf, 2, 3, 4, np.nan, 1], np.float32)
+    slots, sharded = mesh.shard(x, counts, 4), mesh.shard_heads(heads, counts, 4, 3)[0]
+    y = softmax_of(x[2:5], [])
+    of_log = (np.arange(3) == 1) - y  # the gradient of the logarithm of y[1]
+    for function, expected in ((mgpu.segmented_softmax, y[1] * of_log), (mgpu.segmented_log_softmax, of_log)):
+        call = mesh.by_vmap(lambda x, h, c, f=function: f(x, h, count=c, axis_name=mesh.AXIS))
+        got = jax.jit(jax.grad(lambda x, call=call: call(x, sharded, counts)[2, 0]))(slots)
+        np.testing.assert_allclose(mesh.gather(got, counts), [0, 0, *expected, 0, 0], rtol=1e-5)
+
+
 # ---- Shifts and ranks ------------------------------------------------------------------------------------------------
 
 

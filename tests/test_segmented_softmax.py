@@ -55,6 +55,29 @@ def test_softmax_of_infinities(rng):
         np.testing.assert_allclose(ours(x, heads), expected, rtol=1e-6)
 
 
+def test_segments_that_a_loss_does_not_use_have_no_derivatives():
+    """An infinite item, or NaN, reaches only the gradient of its own segment, whose softmax is NaN."""
+    x = np.array([1, np.inf, 2, 3, 4, np.nan, 1], np.float32)
+    heads, ids = np.array([0, 2, 5]), np.array([0, 0, 1, 1, 1, 2, 2])
+    powers = np.exp(x[2:5].astype(np.float64))
+    y = powers / powers.sum()
+    calls = [
+        (lambda x: mgpu.segmented_softmax(x, heads), False),
+        (lambda x: mgpu.segmented_log_softmax(x, heads), True),
+        (lambda x: mgpu.segmented_softmax(jnp.stack([x, x], 1), heads)[:, 0], False),
+        (lambda x: mgpu.softmax_by_id(x, ids, 3), False),
+        (lambda x: mgpu.log_softmax_by_id(x, ids, 3), True),
+        (lambda x: mgpu.softmax_by_id(x, mgpu.group_ids(ids, 3), 3), False),
+    ]
+    of_log = (np.arange(3) == 1) - y  # the gradient of the logarithm of y[1]
+    for call, log in calls:
+        slope = jax.grad(lambda x, call=call: call(x)[3])
+        np.testing.assert_allclose(jax.jit(slope)(x), [0, 0, *(1 if log else y[1]) * of_log, 0, 0], rtol=1e-5)
+        again = -y[1] * of_log if log else (1 - 2 * y[1]) * y[1] * of_log
+        got = jax.jit(jax.grad(lambda x, slope=slope: slope(x)[3]))(x)
+        np.testing.assert_allclose(got, [0, 0, *again, 0, 0], rtol=1e-5)
+
+
 def test_gradient_of_softmax(rng):
     x = rng.normal(size=(30, 2))
     for function in (mgpu.segmented_softmax, mgpu.segmented_log_softmax):

@@ -98,6 +98,41 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
     return product(a, b), weighted(b, da) + weighted(a, db)
 
 
+@jax.custom_jvp
+def exponential(x: jax.Array) -> jax.Array:
+    """Returns an exponential whose derivative is 0 for a cotangent of 0, even where it is infinite or NaN."""
+    return jnp.exp(x)
+
+
+@exponential.defjvp
+def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    power = exponential(*primals)
+    return power, weighted(power, *tangents)
+
+
+@jax.custom_jvp
+def ratio(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns a quotient whose derivative is 0 for a cotangent of 0, even where the divisor is 0 or NaN."""
+    return a / b
+
+
+@ratio.defjvp
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    quotient = ratio(*primals)
+    return quotient, weighted(1 / primals[1], tangents[0] - weighted(quotient, tangents[1]))
+
+
+@jax.custom_jvp
+def logarithm(x: jax.Array) -> jax.Array:
+    """Returns a logarithm whose derivative is 0 for a cotangent of 0, even where x is 0 or NaN."""
+    return jnp.log(x)
+
+
+@logarithm.defjvp
+def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return logarithm(*primals), weighted(1 / primals[0], *tangents)
+
+
 class _Recurrence(CompiledOperation):
     """A recurrence of arrays of a given rank, 1 or 2, by the kernel that scans by a function.
 

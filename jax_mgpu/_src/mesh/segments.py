@@ -14,6 +14,7 @@ from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.functions.operators import select
+from jax_mgpu._src.functions.recurrence import exponential, logarithm, ratio
 from jax_mgpu._src.keys.bits import special_case
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
@@ -254,8 +255,8 @@ def _scanned_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Arra
             segmented_scan(jax.lax.stop_gradient(x), heads, "max", reverse=down, **named) for down in (False, True)
         )
         shifted = x - jnp.maximum(*extremes)
-        powers = jnp.exp(shifted)
+        powers = exponential(shifted)
         sums = segmented_scan(powers, heads, **named)
         sums += segmented_scan(powers, heads, reverse=True, exclusive=True, **named)
     sums = jnp.where(is_live, sums, 1)
-    return jnp.where(is_live, shifted - jnp.log(sums) if log else powers / sums, 0)
+    return jnp.where(is_live, shifted - logarithm(sums) if log else ratio(powers, sums), 0)

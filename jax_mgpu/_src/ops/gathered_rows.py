@@ -47,7 +47,7 @@ from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.named_operators import Leaf
 from jax_mgpu._src.functions.operators import Kind, result_dtype, sum_dtype, wide_dtype
-from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.recurrence import ratio, weighted
 from jax_mgpu._src.functions.transform import takes_position
 from jax_mgpu._src.ops.gather import add_rows, add_taken_rows, gather
 from jax_mgpu._src.ops.scan import before_map, pieces, scan_columns
@@ -161,7 +161,7 @@ def _reduce_leaf(
     masses = _masked(factors, indices, x.shape[0]).astype(sums.dtype)
     masses = REGISTRY["reduce_rows"](x=masses, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
     sums = sums.reshape(*masses.shape, sums.shape[1] // groups)
-    means = _quotient(sums, jnp.broadcast_to(masses[..., None], sums.shape))
+    means = ratio(sums, jnp.broadcast_to(masses[..., None], sums.shape))
     return means.reshape(*heads.shape, *leaf.trailing).astype(leaf.dtype)
 
 
@@ -181,18 +181,6 @@ def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
     if indices is None or not indices.size:
         return weights
     return jnp.where(_inside(indices, n)[:, None], weights, 0)
-
-
-@jax.custom_jvp
-def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
-    """Returns weighted means, whose derivatives are 0 for a cotangent of 0."""
-    return sums / masses
-
-
-@_quotient.defjvp
-def _quotient_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    means = _quotient(*primals)
-    return means, weighted(1 / primals[1], tangents[0] - weighted(means, tangents[1]))
 
 
 def _reduce_kept(

@@ -23,6 +23,7 @@ from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, select
+from jax_mgpu._src.functions.recurrence import exponential, weighted
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import _expand
 from jax_mgpu._src.ops.reduce import _segmented_reduce, reduce_rows
@@ -184,6 +185,17 @@ def widened(x: jax.Array) -> jax.Array:
     return x.astype(accumulator_dtype(x.dtype))
 
 
+def softmax_tangents(
+    y: jax.Array, tangents: jax.Array, total: Callable[[jax.Array], jax.Array], *, log: bool
+) -> jax.Array:
+    """Returns the tangents of a softmax y, or of its logarithm; `total` returns the sum of each item's group.
+
+    The tangents of a group whose tangents are 0 are 0, even where y is NaN.
+    """
+    rest = tangents - total(weighted(exponential(y) if log else y, tangents))
+    return rest if log else weighted(y, rest)
+
+
 def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
     """Combines the rows of each segment, `[m, elements]`."""
     if rows.shape[1] == 1:
@@ -213,12 +225,10 @@ def _fallback(x: jax.Array, t: jax.Array, heads: jax.Array, count: jax.Array, *,
         results = shifted - total(powers, of=jnp.log) if rule == Rule.LOG_SOFTMAX else powers / total(powers)
     else:
         tangent = widened(t)
-        if rule == Rule.SOFTMAX_TANGENT:
-            results = wide * (tangent - total(wide * tangent))
-        elif rule == Rule.LOG_TANGENT:
-            results = tangent - total(jnp.exp(wide) * tangent)
+        if rule == Rule.LOG_COTANGENT:
+            results = tangent - weighted(jnp.exp(wide), total(tangent))
         else:
-            results = tangent - jnp.exp(wide) * total(tangent)
+            results = softmax_tangents(wide, tangent, total, log=rule == Rule.LOG_TANGENT)
     return [_live_rows(results, count).astype(x.dtype)]
 
 
@@ -252,11 +262,11 @@ def _jvp(primals: Operands, tangents: Tangents, *, rule: int) -> tuple[Any, Any]
         # Rows past the live ones may hold anything.
         x, t, moved = _live_rows(x, count), _live_rows(t, count), _live_rows(tangents.x, count)
         if rule == Rule.SOFTMAX_TANGENT:
-            part = moved * (t - total(x * t)) - x * total(moved * t)
+            part = weighted(t - total(weighted(x, t)), moved) - weighted(x, total(weighted(t, moved)))
         elif rule == Rule.LOG_TANGENT:
-            part = -total(jnp.exp(x) * moved * t)
+            part = -total(weighted(weighted(jnp.exp(x), t), moved))
         else:
-            part = -jnp.exp(x) * moved * total(t)
+            part = -weighted(weighted(jnp.exp(x), total(t)), moved)
         parts.append(part)
     return _segmented_softmax.run(primals, rule=rule), [sum(parts[1:], parts[0]) if parts else None]
 

@@ -16,7 +16,7 @@ from jax_mgpu._src.core.operation import ABSENT, jit_eager
 from jax_mgpu._src.functions.operators import Kind, select
 from jax_mgpu._src.ops.gather import gather, scatter
 from jax_mgpu._src.ops.reduce_by_id import _has_id, _reduce_by_id
-from jax_mgpu._src.ops.segmented_softmax import expect_floats, softmax_rows, widened
+from jax_mgpu._src.ops.segmented_softmax import expect_floats, softmax_rows, softmax_tangents, widened
 
 __all__ = ["log_softmax_by_id", "softmax_by_id"]
 
@@ -122,9 +122,8 @@ def _softmax_jvp(
 ) -> tuple[jax.Array, jax.Array]:
     x, ids = primals
     y, tangent = _softmax(widened(x), ids, size, log), widened(tangents[0])
-    moved = (jnp.exp(y) if log else y) * tangent
-    means = _per_item(moved, ids, size, Kind.ADD)
-    return y.astype(x.dtype), (tangent - means if log else moved - y * means).astype(x.dtype)
+    moved = softmax_tangents(y, tangent, lambda rows: _per_item(rows, ids, size, Kind.ADD), log=log)
+    return y.astype(x.dtype), moved.astype(x.dtype)
 
 
 def _per_item(rows: jax.Array, ids: jax.Array, size: int, op: Kind) -> jax.Array:
