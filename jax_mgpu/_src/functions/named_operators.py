@@ -186,6 +186,9 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
     is_integer = jnp.issubdtype(leaf.x.dtype, jnp.integer)
     exact = jnp.dtype(f"uint{8 * leaf.x.dtype.itemsize}") if is_integer else leaf.x.dtype
     excess = jnp.where(inside, leaf.x.astype(exact) - minima.astype(exact), 0).astype(accumulator_dtype(leaf.dtype))
+    if not is_integer:  # finite items may lie further apart than the largest float, but not infinitely
+        largest = jnp.finfo(excess.dtype).max
+        excess = jnp.where(jnp.isfinite(leaf.x), jnp.minimum(excess, largest), excess)
     sums = grouping.combine(Kind.ADD, excess)
     counts = _like_rows(grouping.counts(sums.dtype), sums)
     differences = jnp.where(inside, excess - grouping.spread(sums / jnp.maximum(counts, 1)), 0)
