@@ -219,6 +219,54 @@ def test_items_in_no_interval_have_a_derivative_of_0():
     np.testing.assert_array_equal(slope, np.isin(np.arange(64), [3, 60]))
 
 
+def parallel(a, b):
+    return 1 / (1 / a + 1 / b)
+
+
+def slopes_of(op, part):
+    """Returns the gradient of the combination of a part."""
+    if op == "logsumexp":
+        return np.exp(part) / np.exp(part).sum()
+    if op == "parallel":
+        return (1 / (1 / part).sum() / part) ** 2
+    return np.prod(part) / part
+
+
+@pytest.mark.parametrize("op", ["mul", "logsumexp", "multiply", "parallel"])
+def test_items_outside_of_intervals_reach_no_gradient(op):
+    """Infinite items, NaN and zeros lie between intervals, in whole blocks of them, and past the count."""
+    rng = np.random.default_rng(8)
+    functions = {"multiply": (lambda a, b: a * b, 1.0), "parallel": (parallel, np.inf)}
+    call, identity = functions.get(op, (op, None))
+    for n, live in ((4, 2), (6, 6), (70, 64), (700, 650)):
+        x = rng.uniform(0.9, 1.1, n)
+        walls = np.unique([*rng.integers(0, live, n // 60), *range(n // 4, n // 3), live])
+        x[walls[walls < n]], x[live:] = rng.choice([0, np.inf, np.nan, 1e300], np.sum(walls < n)), np.nan
+        rooms = [(a, b) for a, b in zip(np.append(0, walls[:-1] + 1), walls, strict=True) if a < b]
+        chosen = np.array(rooms)[rng.integers(0, len(rooms), 2 * len(rooms))]
+        low = rng.integers(chosen[:, 0], chosen[:, 1])
+        ends = np.where(chosen[:, 1] == live, n + 9, chosen[:, 1])
+        low, high = np.r_[low, chosen[:, 0], 0, live], np.r_[ends, ends, 0, live + 1]
+
+        def loss(x, low, high, live):
+            return mgpu.interval_reduce(x, low, high, call, identity=identity, count=live)[: len(low) - 2].sum()
+
+        expected = np.zeros(n)
+        for a, b in zip(low[:-2], np.minimum(high[:-2], live), strict=True):
+            expected[a:b] += slopes_of(op, x[a:b])
+        got = jax.jit(jax.grad(loss))(x, low, high, live)
+        np.testing.assert_allclose(got, expected, rtol=1e-9, err_msg=str(n))
+
+
+@pytest.mark.parametrize("op", ["mul", "logsumexp"])
+def test_intervals_that_a_loss_does_not_use_have_no_derivatives(op):
+    x = np.array([2, 3, 4, 5.0])
+    for bad in (np.inf, np.nan):
+        given = np.append(x, [bad, 1])
+        slope = jax.jit(jax.grad(lambda x: mgpu.interval_reduce(x, [3, 0, 1], [6, 3, 5], op)[1]))(given)
+        np.testing.assert_allclose(slope, np.append(slopes_of(op, x[:3]), [0, 0, 0]), rtol=1e-9)
+
+
 @pytest.mark.parametrize("mapped", [(0,), (1,), (0, 1, 2), (2, 3)])
 def test_batches_over_any_operand(mapped):
     rng = np.random.default_rng(3)

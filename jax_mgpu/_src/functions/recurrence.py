@@ -133,6 +133,23 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
     return logarithm(*primals), weighted(1 / primals[0], *tangents)
 
 
+@jax.custom_jvp
+def log_add(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns the logarithm of a sum of exponentials, whose derivative is 0 for a cotangent of 0."""
+    return jnp.logaddexp(a, b)
+
+
+@log_add.defjvp
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    """A state's derivative is its share of the sum; states that equal an infinite sum have equal shares."""
+    largest = jax.lax.stop_gradient(jnp.maximum(*primals))
+    same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]
+    powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
+    total = powers[0] + powers[1]
+    parts = [weighted(power / total, tangent) for power, tangent in zip(powers, tangents, strict=True)]
+    return log_add(*primals), parts[0] + parts[1]
+
+
 class _Recurrence(CompiledOperation):
     """A recurrence of arrays of a given rank, 1 or 2, by the kernel that scans by a function.
 

@@ -25,7 +25,7 @@ from jax_mgpu._src.functions.operators import (
     segmented_results,
     select,
 )
-from jax_mgpu._src.functions.recurrence import product, weighted
+from jax_mgpu._src.functions.recurrence import log_add, product
 from jax_mgpu._src.keys.bits import ordered_integers
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.ops.reduce import _reduce, _segmented_reduce, reduce_rows, take_columns
@@ -77,7 +77,7 @@ class _Named:
         if self.kind.gives_index:
             return self._first_extremum
         if self.kind == Kind.LOGSUMEXP:
-            return _log_add
+            return log_add
         if self.kind == Kind.MUL and jnp.issubdtype(self.x.dtype, jnp.inexact):
             return product
         if self.kind not in (Kind.MIN, Kind.MAX):
@@ -108,22 +108,6 @@ class _Named:
         equal = ~self._better(x, y) & ~self._better(y, x)
         take_b = (j >= 0) & ((i < 0) | self._better(y, x) | (equal & (j < i)))
         return jnp.where(take_b, y, x), jnp.where(take_b, j, i)
-
-
-@jax.custom_jvp
-def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.logaddexp(a, b)
-
-
-@_log_add.defjvp
-def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """A state's derivative is its share of the sum; states that equal an infinite sum have equal shares."""
-    largest = jax.lax.stop_gradient(jnp.maximum(*primals))
-    same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]
-    powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
-    total = powers[0] + powers[1]
-    parts = [weighted(power / total, tangent) for power, tangent in zip(powers, tangents, strict=True)]
-    return _log_add(*primals), parts[0] + parts[1]
 
 
 class _Function:
