@@ -168,6 +168,14 @@ def test_rows_put_together(ragged):
         mgpu.Ragged.concatenate([ragged, tree])
 
 
+def test_comparisons_have_no_truth_value(ragged):
+    """A Ragged has a length, by which Python would take each comparison of rows for true."""
+    same, message = ragged + 0, "^Ragged: bool: expected one truth value, got a Ragged of {} rows"
+    for one in (ragged == same, ragged != same, ragged < 2, ragged, ragged[:0]):
+        with pytest.raises(TypeError, match=message.format(len(one))):
+            assert one
+
+
 def test_rows_of_awkward_arrays(ragged):
     ak = pytest.importorskip("awkward")
     for r in (ragged, with_gaps(), ragged[::-1]):

@@ -335,6 +335,10 @@ class Ragged:
             return jax.tree.map(lambda x: x[begins:ends], self.values)
         return self.take(rows, size=max(self.capacity, int(np.sum(ends - begins))))
 
+    def __bool__(self) -> bool:
+        got = f"a Ragged of {len(self)} rows (.values holds its items, and len(rows) is the number of rows)"
+        raise type_error("Ragged", "bool", "one truth value", got)
+
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
