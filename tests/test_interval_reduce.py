@@ -219,25 +219,17 @@ def test_items_in_no_interval_have_a_derivative_of_0():
     np.testing.assert_array_equal(slope, np.isin(np.arange(64), [3, 60]))
 
 
-def parallel(a, b):
-    return 1 / (1 / a + 1 / b)
-
-
 def slopes_of(op, part):
     """Returns the gradient of the combination of a part."""
     if op == "logsumexp":
         return np.exp(part) / np.exp(part).sum()
-    if op == "parallel":
-        return (1 / (1 / part).sum() / part) ** 2
     return np.prod(part) / part
 
 
-@pytest.mark.parametrize("op", ["mul", "logsumexp", "multiply", "parallel"])
+@pytest.mark.parametrize("op", ["mul", "logsumexp"])
 def test_items_outside_of_intervals_reach_no_gradient(op):
     """Infinite items, NaN and zeros lie between intervals, in whole blocks of them, and past the count."""
     rng = np.random.default_rng(8)
-    functions = {"multiply": (lambda a, b: a * b, 1.0), "parallel": (parallel, np.inf)}
-    call, identity = functions.get(op, (op, None))
     for n, live in ((4, 2), (6, 6), (70, 64), (700, 650)):
         x = rng.uniform(0.9, 1.1, n)
         walls = np.unique([*rng.integers(0, live, n // 60), *range(n // 4, n // 3), live])
@@ -249,7 +241,7 @@ def test_items_outside_of_intervals_reach_no_gradient(op):
         low, high = np.r_[low, chosen[:, 0], 0, live], np.r_[ends, ends, 0, live + 1]
 
         def loss(x, low, high, live):
-            return mgpu.interval_reduce(x, low, high, call, identity=identity, count=live)[: len(low) - 2].sum()
+            return mgpu.interval_reduce(x, low, high, op, count=live)[: len(low) - 2].sum()
 
         expected = np.zeros(n)
         for a, b in zip(low[:-2], np.minimum(high[:-2], live), strict=True):

@@ -43,7 +43,6 @@ from jax_mgpu._src.functions.operators import Kind, Operator, builtin, identitie
 from jax_mgpu._src.functions.recurrence import combining
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.reduce import take_columns
-from jax_mgpu._src.ops.scan import scan_columns
 from jax_mgpu._src.ops.sorted_search import _search
 
 __all__ = ["interval_reduce"]
@@ -149,83 +148,45 @@ def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Arra
     size = blocks << levels
     # Padding is after all intervals.
     states = jax.tree.map(lambda s: jnp.concatenate([s, jnp.ones((size - n, *s.shape[1:]), s.dtype)]), states)
+    table, totals = _table(combine, states, levels)
     index_dtype("interval_reduce", "x", (levels + 2) * size)
-    first, final = low >> levels, last >> levels
-    split = 8 * low.dtype.itemsize - 1 - jax.lax.clz(jnp.maximum(low ^ last, 1))
-    is_within, is_wide = first == final, final - first > 1
-    places = [jnp.where(is_within, split, levels + i) * size + item for i, item in enumerate((low, last))]
-    needs = None
-    if operator.kind in (None, Kind.MUL) and any(jnp.issubdtype(s.dtype, jnp.inexact) for s in jax.tree.leaves(states)):
-        read = jnp.zeros(((levels + 2) * size,), bool).at[jnp.concatenate(places)].set(True)
-        needs = _needed(read.reshape(-1, size), _between(blocks, first, final), levels)
-    table, totals = _table(combine, states, levels, needs)
 
     def joined(condition: jax.Array, a: Pytree, b: Pytree) -> Any:
         if operator.kind == Kind.ADD:  # no derivative is infinite
             return combine(a, select(condition, b, jax.tree.map(jnp.zeros_like, b)))
         return select(condition, combine(or_ones(condition, a), or_ones(condition, b)), a)
 
-    found, ending = (jax.tree.map(lambda s, i=i: gather(s, i, inside=True), table) for i in places)
+    def rows(table_row: jax.Array, places: jax.Array) -> Any:
+        return jax.tree.map(lambda s: gather(s, table_row * size + places, inside=True), table)
+
+    first, final = low >> levels, last >> levels
+    split = 8 * low.dtype.itemsize - 1 - jax.lax.clz(jnp.maximum(low ^ last, 1))
+    is_within = first == final
+    found = rows(jnp.where(is_within, split, levels), low)
     if blocks > 2:
+        is_wide = final - first > 1
 
         def with_middle() -> Any:
             ends = (jnp.where(is_wide, block, 0) for block in (first + 1, final - 1))
             return joined(is_wide, found, _combined(operator, totals, *ends))
 
         found = cond(of_all(~jnp.any(is_wide)), lambda: found, with_middle)
-    return joined(low < last, found, ending)
+    return joined(low < last, found, rows(jnp.where(is_within, split, levels + 1), last))
 
 
-def _between(blocks: int, first: jax.Array, final: jax.Array) -> jax.Array:
-    """Returns which blocks are between the first and the final one of some interval."""
-    is_wide = (final - first > 1).astype(first.dtype)
-    begun = jnp.zeros((blocks + 1,), first.dtype).at[first + 1].add(is_wide).at[final].add(-is_wide)
-    return scan_columns(begun[:-1], Kind.ADD) > 0
-
-
-def _needed(read: jax.Array, totals: jax.Array, levels: int) -> list[tuple[jax.Array, jax.Array]]:
-    """Returns, for each level, which combinations some interval needs, directly or for those of a higher level.
-
-    They are those that begin in the left half of a part, and those that end in its right half. `read` has a row of
-    marks for each table, and `totals` are marks of blocks.
-    """
-    *tables, ends, begins = read
-    last = jnp.arange(1 << levels) == (1 << levels) - 1
-    begins |= (totals[:, None] & last).reshape(-1)
-    needs = []
-    for level in reversed(range(levels)):
-        halves = (_halves(x, level) for x in (tables[level], begins, ends))
-        (left, right), (left_begins, right_begins), (left_ends, right_ends) = halves
-        needs.append((left_ends, right_begins))
-        end = last[-(1 << level) :]
-        left_begins |= jnp.any(right_begins, 1, keepdims=True) & end
-        begins = _whole(left_begins, right_begins | right | (jnp.any(left_ends, 1, keepdims=True) & end))
-        ends = _whole(left_ends | left, right_ends)
-    # Without a barrier, XLA computes marks again for each of their uses.
-    marks: list[tuple[jax.Array, jax.Array]] = jax.lax.optimization_barrier(needs[::-1])
-    return marks
-
-
-def _table(
-    combine: Callable[[Any, Any], Any],
-    states: Pytree,
-    levels: int,
-    needs: Sequence[tuple[jax.Array, jax.Array]] | None,
-) -> tuple[Any, Any]:
+def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
     """Returns tables, one after the other, and the totals of blocks of `1 << levels` states.
 
     For each level, the entry of a state combines the states between it and the middle of its part, itself included. In
     the last two tables, it combines the states from it to the end of its block, and from the start of its block to it.
-    Combinations that are not in `needs`, if given, are of ones: 0 times an infinite derivative would be NaN.
     """
     tables, begins, ends = [], states, states
     for level in range(levels):
         (left_begins, right_begins), (left_ends, right_ends) = (_halves(x, level) for x in (begins, ends))
         tables.append(_whole(left_ends, right_begins))
         left, right = (_repeated(x) for x in (left_begins, right_begins))
-        of_left, of_right = (None, None) if needs is None else needs[level]
-        begins = _whole(left_begins, _along(combine, left, right_begins, of_right))
-        ends = _whole(_along(combine, left_ends, right, of_left), right_ends)
+        begins = _whole(left_begins, _along(combine, left, right_begins))
+        ends = _whole(_along(combine, left_ends, right), right_ends)
     totals = jax.tree.map(lambda x: x[(1 << levels) - 1 :: 1 << levels], begins)
     return jax.tree.map(lambda *xs: jnp.concatenate(xs), *tables, ends, begins), totals
 
@@ -246,9 +207,8 @@ def _repeated(begins: Pytree) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x[:, -1:], x.shape), begins)
 
 
-def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree, needed: jax.Array | None) -> Any:
-    given = (a, b) if needed is None else (or_ones(needed, a), or_ones(needed, b))
-    flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), x) for x in given]
+def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
+    flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), x) for x in (a, b)]
     return jax.tree.map(lambda x, like: x.reshape(like.shape), combine(*flat), a)
 
 
@@ -260,8 +220,7 @@ def _fallback(x: jax.Array, starts: jax.Array, ends: jax.Array, count: jax.Array
 
 
 def _in_jax(x: jax.Array, low: jax.Array, high: jax.Array, op: int) -> jax.Array:
-    operator = builtin(op, x.dtype)
-    operator = dataclasses.replace(operator, combine=combining(op, x.dtype))
+    operator = dataclasses.replace(builtin(op, x.dtype), combine=combining(op, x.dtype))
     positions = jnp.arange(x.shape[0], dtype=result_dtype("interval_reduce", Kind.ARGMIN, x))
     result: jax.Array = operator.finish(_of_intervals(operator, operator.extract(x, positions), low, high))
     return result
