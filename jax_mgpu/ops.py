@@ -55,7 +55,8 @@ _IDENTITIES = {"max": -_np.inf, "min": _np.inf}
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _extremum(data: jax.Array, ids: jax.Array, number: int, op: Any) -> jax.Array:
-    return _mgpu.reduce_by_id(data, ids, number, op)
+    result: jax.Array = _mgpu.reduce_by_id(data, ids, number, op)
+    return result
 
 
 @_extremum.defjvp
