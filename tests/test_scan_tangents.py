@@ -302,51 +302,6 @@ def test_derivatives_by_captured_values(rng):
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-5), got, want)
 
 
-@pytest.mark.parametrize("trailing", [(), (2,)], ids=str)
-@pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("segmented", [False, True])
-def test_infinite_items_reach_no_gradients_of_results_without_them(segmented, reverse, exclusive, trailing):
-    x = np.array([2, 0.5, 0, np.inf, 4, np.nan, 3, 7, np.nan], np.float32)
-    heads, count = [0, 4, 6] if segmented else [0], len(x) - 1
-    rows = {}  # of results all of whose items are finite
-    for begin, end in zip(heads, [*heads[1:], count], strict=True):
-        places = [*range(begin, end)][:: -1 if reverse else 1]
-        for i, place in enumerate(places):
-            read = places[: i + (not exclusive)]
-            if np.isfinite(x[read]).all():
-                rows[place] = np.zeros(len(x))
-                rows[place][read] = [np.prod(np.delete(x[read], j)) for j in range(len(read))]
-    assert len(rows) >= 2
-
-    def scanned(x, op, identity=None):
-        x = jnp.broadcast_to(x.reshape(-1, *[1] * len(trailing)), (len(x), *trailing))
-        items = (x, jnp.ones_like(x)) if isinstance(identity, tuple) else x
-        options = {"reverse": reverse, "exclusive": exclusive, "count": count, "identity": identity}
-        found = mgpu.segmented_scan(items, heads, op, **options) if segmented else mgpu.scan(items, op, **options)
-        return jax.tree.leaves(found)[0].reshape(len(x), -1)[:, 0]
-
-    functions = (
-        [] if exclusive and trailing else [(lambda a, b: a * b, 1.0), (lambda a, b: affine(jnp, a, b), (1.0, 0.0))]
-    )
-    for given in (("mul",), *functions):  # the derivatives of exclusive scans of rows by a function are in plain JAX
-        slopes = jax.jit(jax.jacrev(lambda x, given=given: scanned(x, *given)))(x)
-        for place, expected in rows.items():
-            np.testing.assert_array_equal(slopes[place], expected, err_msg=f"{given} {place}")
-
-
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_infinite_items_reach_no_gradients_of_initial_values_without_them(bad):
-    x = np.array([2, bad, 3], np.float32)
-    share = 1 / (1 + np.exp(2.0 - 5.0))  # of e^5 in e^5 + e^2
-    for op, expected in (("mul", 2.0), ("logsumexp", share)):
-        for heads in ([0, 2], [0]):
-            got = jax.grad(lambda i, op=op, heads=heads: mgpu.segmented_scan(x, heads, op, initial=i)[0])(5.0)
-            np.testing.assert_allclose(got, expected, rtol=1e-6)
-        got = jax.grad(lambda i, op=op: mgpu.scan(x, op, initial=i)[0])(5.0)
-        np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
 def test_narrow_floats_are_summed_in_float32(rng):
     n = 3000
     x = jnp.asarray(rng.uniform(0, 1, n), jnp.bfloat16)

@@ -26,7 +26,7 @@ from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.blocked_scan import select
 from jax_mgpu._src.functions.compiled_operation import CompiledOperation
 from jax_mgpu._src.functions.emit import OperatorData, Stage, emit_operator
-from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, builtin
+from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.keys.bits import shifted
 
 
@@ -150,11 +150,6 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
     return log_add(*primals), parts[0] + parts[1]
 
 
-def combining(kind: int, dtype: DTypeLike) -> Callable[[Any, Any], Any]:
-    """Returns the function of a built-in operator; its derivatives are 0 for a cotangent of 0."""
-    return {Kind.MUL: product, Kind.LOGSUMEXP: log_add}.get(Kind(kind), builtin(kind, dtype).combine)
-
-
 class _Recurrence(CompiledOperation):
     """A recurrence of arrays of a given rank, 1 or 2, by the kernel that scans by a function.
 
@@ -233,7 +228,7 @@ def _flipped(tree: Any) -> Any:
 
 @jax.jit
 def _solved(a: jax.Array, b: jax.Array, alone: jax.Array | None) -> jax.Array:
-    result: jax.Array = blocked_scan.scanned(combined, [a, b], alone)[1]
+    result: jax.Array = blocked_scan.scanned(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), alone)[1]
     return result
 
 
@@ -246,7 +241,7 @@ def _multiplied(
     a: jax.Array, b: jax.Array, w: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int, late: int
 ) -> Sequence[jax.Array]:
     y = recurrence(a, b, heads, count, reverse=reverse, late=late)
-    return [y, weighted(neighbours(w, heads, count, reverse=not reverse), y)]
+    return [y, y * neighbours(w, heads, count, reverse=not reverse)]
 
 
 def jvp_by(
@@ -303,14 +298,14 @@ def _transpose_to_b(cotangents: Sequence[Any], operands: Operands, *, reverse: i
 
 def _transpose_to_t(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
     before = neighbours(operands.w, ABSENT, operands.count, reverse=reverse)
-    return weighted(before, _transpose_to_b(cotangents, operands, reverse=reverse))
+    return before * _transpose_to_b(cotangents, operands, reverse=reverse)
 
 
 NEUTRAL = 1, 0, 1  # as a state of a late recurrence
 
 
 def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
-    """Combines two states, the earlier first.
+    """Combines two states of the kernel, the earlier first.
 
     A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
     recurrence, the third part of a state is the factor of its last item, which is applied at the next item. A term of 0

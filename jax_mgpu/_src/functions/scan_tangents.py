@@ -34,7 +34,7 @@ from jax_mgpu._src.core.compat import (
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY
 from jax_mgpu._src.functions.blocked_scan import or_ones, select
 from jax_mgpu._src.functions.operators import Kind
-from jax_mgpu._src.functions.recurrence import edges, neighbours, recurrence, recurrence_of_products, weighted
+from jax_mgpu._src.functions.recurrence import edges, neighbours, recurrence, recurrence_of_products
 from jax_mgpu._src.keys.bits import shifted
 
 CALLS = "jit", "pjit"
@@ -268,7 +268,7 @@ def _terms(
 
 
 def _times(weight: Any, tangent: jax.Array, dtype: Any) -> jax.Array:
-    return (tangent if weight is ONE else weighted(weight, tangent)).astype(dtype)
+    return (tangent if weight is ONE else weight * tangent).astype(dtype)
 
 
 def _sums(x: jax.Array, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:

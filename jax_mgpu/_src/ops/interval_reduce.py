@@ -40,7 +40,7 @@ from jax_mgpu._src.functions.blocked_scan import or_ones, select
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.named_operators import Leaf
 from jax_mgpu._src.functions.operators import Kind, Operator, builtin, identities, result_dtype
-from jax_mgpu._src.functions.recurrence import combining
+from jax_mgpu._src.functions.recurrence import log_add, product
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.reduce import take_columns
 from jax_mgpu._src.ops.sorted_search import _search
@@ -220,7 +220,10 @@ def _fallback(x: jax.Array, starts: jax.Array, ends: jax.Array, count: jax.Array
 
 
 def _in_jax(x: jax.Array, low: jax.Array, high: jax.Array, op: int) -> jax.Array:
-    operator = dataclasses.replace(builtin(op, x.dtype), combine=combining(op, x.dtype))
+    operator = builtin(op, x.dtype)
+    # Their derivatives are 0 for a cotangent of 0, also next to infinite items.
+    combine = {Kind.MUL: product, Kind.LOGSUMEXP: log_add}.get(Kind(op), operator.combine)
+    operator = dataclasses.replace(operator, combine=combine)
     positions = jnp.arange(x.shape[0], dtype=result_dtype("interval_reduce", Kind.ARGMIN, x))
     result: jax.Array = operator.finish(_of_intervals(operator, operator.extract(x, positions), low, high))
     return result

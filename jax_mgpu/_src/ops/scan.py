@@ -53,7 +53,7 @@ from jax_mgpu._src.functions.operators import (
     scan_results,
     select,
 )
-from jax_mgpu._src.functions.recurrence import combining, neighbours, recurrence, weighted
+from jax_mgpu._src.functions.recurrence import neighbours, recurrence, weighted
 from jax_mgpu._src.functions.transform import Load, emitted, one_leaf
 from jax_mgpu._src.keys.bits import keeping_bits, shifted, where
 from jax_mgpu._src.mesh import devices_of, over_axis
@@ -154,7 +154,7 @@ def scan(
     Time is O(n). On a GPU, the kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, with
     a fixed tree of sums, so that float results are the same in every run). A function is compiled into the CUDA
     kernels. A loop in plain JAX runs `"logsumexp"`, functions that cannot be compiled and, on other platforms, all
-    functions. With a function, an infinite item, or NaN, may make gradients of results without that item NaN.
+    functions.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -254,8 +254,7 @@ def segmented_scan(
       TypeError: as `scan`.
       ValueError: as `scan`.
 
-    Time is O(n + m) for any lengths of the segments. For the method, see `scan`. With a function, an infinite item, or
-    NaN, may make gradients of results without that item NaN, but only in its own segment.
+    Time is O(n + m) for any lengths of the segments. For the method, see `scan`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -410,8 +409,10 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
     wide = accumulator_dtype(leaf.dtype)
-    states = (x.astype(wide) for x in (jnp.broadcast_to(initial, results.shape), results))
-    result: jax.Array = combining(leaf.kind, leaf.dtype)(*states).astype(leaf.dtype)
+    combine = builtin(leaf.kind, leaf.dtype).combine
+    result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
+        leaf.dtype
+    )
     return result
 
 
