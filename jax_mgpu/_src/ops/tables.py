@@ -206,7 +206,7 @@ def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, tab
 
     n, m = keys.shape[0], table.order.shape[0]
     by_order = by_sort if isinstance(keys, Columns) and not keys.fits else by_kernel
-    if surely(lambda: 0 < m <= MAX_COMPARED and (n * m <= CPU_MAX_COMPARED or n >= CPU_MIN_PLACED)):
+    if surely(lambda: n > 0 and 0 < m <= MAX_COMPARED and (n * m <= CPU_MAX_COMPARED or n >= CPU_MIN_PLACED)):
         return platform_dependent(cuda=by_order, default=lambda: _places_by_comparisons(keys, live, table))
     if by_order is by_sort or surely(lambda: n < CPU_MIN_PLACED):
         return by_order()
