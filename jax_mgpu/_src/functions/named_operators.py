@@ -187,8 +187,8 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
     exact = jnp.dtype(f"uint{8 * leaf.x.dtype.itemsize}") if is_integer else leaf.x.dtype
     excess = jnp.where(inside, leaf.x.astype(exact) - minima.astype(exact), 0).astype(accumulator_dtype(leaf.dtype))
     if not is_integer:  # finite items may lie further apart than the largest float, but not infinitely
-        are_finite = leaf.x * 0 == minima * 0  # over the axes of either
-        excess = jnp.where(are_finite, jnp.minimum(excess, jnp.finfo(excess.dtype).max), excess)
+        nothing = jax.lax.stop_gradient(leaf.x).astype(excess.dtype) * 0  # NaN for infinite items
+        excess = jnp.minimum(excess, jnp.finfo(excess.dtype).max) + nothing
     sums = grouping.combine(Kind.ADD, excess)
     counts = _like_rows(grouping.counts(sums.dtype), sums)
     differences = jnp.where(inside, excess - grouping.spread(sums / jnp.maximum(counts, 1)), 0)

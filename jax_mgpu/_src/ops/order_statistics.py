@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -291,14 +291,16 @@ def middle_ranks(number: jax.Array, fewer: np.ndarray = FEWER, halvings: np.ndar
     return jnp.maximum((number - fewer) >> halvings, 0)
 
 
-def middle(dtype: DTypeLike, number: jax.Array, items: Callable[[], Iterable[jax.Array]]) -> jax.Array:
+def middle(dtype: DTypeLike, number: jax.Array, items: Callable[[], Any]) -> jax.Array:
     """Returns medians of `number` items each, NaN without items or if one is NaN; `items` are those at middle ranks."""
     is_float = jnp.issubdtype(dtype, jnp.floating)
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     if number.size == 0:  # a batch over an Explicit mesh cannot reshape it
         return jnp.zeros(number.shape, dtype)
-    *both, greatest = items()
-    below, above = (x.astype(accumulator_dtype(dtype)) for x in both)
+    taken = items()
+    # Iterating would stack cotangents, which over Explicit axes JAX 0.11 refuses if one of them is a symbolic zero.
+    below, above, greatest = (taken[i] for i in range(3))
+    below, above = (x.astype(accumulator_dtype(dtype)) for x in (below, above))
     found = between(below, above, where(number & 1 == 1, 0, 0.5).astype(below.dtype))
     undefined = number == 0
     if is_float:  # NaNs are last
