@@ -206,3 +206,11 @@ def test_bits_of_spread_columns(devices, kind):
     assert np.signbit(jax.device_get(zeros)).tolist() == [True, True, False, False]
     assert jax.device_get(values).view(np.uint32).tolist() == words[[1, 3, 0, 2]].tolist()
     assert jax.device_get(taken).view(np.uint32).tolist() == [0x80000000, np.float32(1e-40).view(np.uint32)]
+
+
+def test_lookups_of_no_keys_within_shard_map(devices):
+    pair = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=devices[:2])
+    specs = {"in_specs": (P("d"), P("d"), P()), "out_specs": P("d")}
+    found = jax.jit(jax.shard_map(mgpu.lookup, mesh=pair, **specs))
+    table, values = np.zeros(8, np.int32), np.ones(4, np.float32)
+    assert jax.eval_shape(found, np.zeros(0, np.int32), table, values).shape == (0,)
