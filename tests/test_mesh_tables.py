@@ -185,29 +185,6 @@ def test_joins_without_equal_nulls_of_spread_keys(devices, kind):
         assert mgpu.join(keys, keys, "left", size=5, null_equal=False).a_indices.tolist() == [0, 1, 2, 3, -1]
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_bits_of_spread_columns(devices, kind):
-    """XLA gathers parts of a sharded array and adds them up, as integers so that zeros and small numbers keep bits."""
-    pair = jax.make_mesh((2,), ("d",), axis_types=(kind,), devices=devices[:2])
-    with jax.set_mesh(pair):
-
-        def spread(x):
-            return jax.device_put(x, NamedSharding(pair, P("d")))
-
-        k, f = spread(np.array([3, 1, 3, 1], np.int32)), spread(np.array([1e-40, 5, -0.0, 7], np.float32))
-        assert int(mgpu.unique((k, f), size=4)[1]) == 4
-        assert int(mgpu.join((k, f), (k, f), size=8, assume_sorted=False).count) == 4
-        assert mgpu.rank((k, f), method="dense").tolist() == [4, 1, 3, 2]
-        assert mgpu.asof_join(f, f, by_a=k, by_b=k, assume_sorted=False).tolist() == [0, 1, 2, 3]
-        zeros = mgpu.sort((k * 0, spread(np.array([1, -0.0, 7, -0.0], np.float32))))[1]
-        words = np.array([0x7F800001, 0x80000000, 1, 0xFFC00001], np.uint32)
-        values = mgpu.sort(k, spread(words.view(np.float32)))[1]
-        taken = mgpu.take(f, np.array([2, 0]))
-    assert np.signbit(jax.device_get(zeros)).tolist() == [True, True, False, False]
-    assert jax.device_get(values).view(np.uint32).tolist() == words[[1, 3, 0, 2]].tolist()
-    assert jax.device_get(taken).view(np.uint32).tolist() == [0x80000000, np.float32(1e-40).view(np.uint32)]
-
-
 def test_lookups_of_no_keys_within_shard_map(devices):
     pair = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=devices[:2])
     specs = {"in_specs": (P("d"), P("d"), P()), "out_specs": P("d")}

@@ -80,11 +80,7 @@ class _Gather(Operation):
 
 
 def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.Array]:
-    words = {4: jnp.uint32, 8: jnp.uint64}.get(x.dtype.itemsize)
-    if words is None or jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return [keeping_bits(lambda x, indices: _take(x, indices, inside), x, indices)]
-    # XLA adds up the parts of a gather from a sharded array. Sums of floats would lose the signs of zeros.
-    return [jax.lax.bitcast_convert_type(_take(jax.lax.bitcast_convert_type(x, words), indices, inside), x.dtype)]
+    return [keeping_bits(lambda x, indices: _take(x, indices, inside), x, indices)]
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, inside: int) -> jax.Array:
