@@ -40,9 +40,9 @@ LONG_PROGRAMS = {
     "join, any order": (195, 64),
     "quantile": (190, 64),
     "reduce, ordered": (225, 64),
-    "reduce, statistics": (370, 64),
+    "reduce, statistics": (340, 64),
     "reduce_by_id, ordered": (250, 64),
-    "reduce_by_id, statistics": (420, 66),
+    "reduce_by_id, statistics": (390, 64),
     "segmented_quantile": (200, 64),
 }
 

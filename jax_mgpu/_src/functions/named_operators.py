@@ -186,15 +186,13 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
     is_integer = jnp.issubdtype(leaf.x.dtype, jnp.integer)
     exact = jnp.dtype(f"uint{8 * leaf.x.dtype.itemsize}") if is_integer else leaf.x.dtype
     excess = jnp.where(inside, leaf.x.astype(exact) - minima.astype(exact), 0).astype(accumulator_dtype(leaf.dtype))
-    if not is_integer:  # finite items may lie further apart than the largest float, but not infinitely
-        nothing = jax.lax.stop_gradient(leaf.x).astype(excess.dtype) * 0  # NaN for infinite items
-        excess = jnp.minimum(excess, jnp.finfo(excess.dtype).max) + nothing
     sums = grouping.combine(Kind.ADD, excess)
     counts = _like_rows(grouping.counts(sums.dtype), sums)
     differences = jnp.where(inside, excess - grouping.spread(sums / jnp.maximum(counts, 1)), 0)
     squares = grouping.combine(Kind.ADD, product(differences, differences))
     freedom = jnp.broadcast_to(counts - leaf.ddof, squares.shape)
-    return _result(leaf, grouping, jnp.where(freedom > 0, squares / jnp.where(freedom > 0, freedom, 1), jnp.nan))
+    is_free = freedom > 0
+    return _result(leaf, grouping, jnp.where(is_free, squares / jnp.where(is_free, freedom, 1), jnp.nan))
 
 
 def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
