@@ -17,12 +17,11 @@ constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::k
 // float32. kEither chooses between sum and product at run time.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
-// Results have the elements' type, or the state's type for sums and products in a wider type.
-template <typename Element_, typename State_, ArithmeticKind kKind, typename Result_ = Element_>
+template <typename Element_, typename State_, ArithmeticKind kKind>
 struct Arithmetic {
   using Element = Element_;
   using State = State_;
-  using Result = Result_;
+  using Result = Element_;
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
   static constexpr bool kIsIdempotent = false;
@@ -40,6 +39,29 @@ struct Arithmetic {
   MGPU_HOST_DEVICE Result finish(State state, int64_t /*row_begin*/) const { return narrow_to(state, Result{}); }
   MGPU_HOST_DEVICE Result dead() const { return Result{}; }
 };
+
+// The sum or product in a reduction of elements that are narrower than a state, or may be. It learns at run time
+// whether elements are signed, and ResultVector learns whether results are states or have the elements' type. So one
+// kernel serves all of these types.
+template <typename Element_, typename State_, ArithmeticKind kKind>
+struct NarrowArithmetic : Arithmetic<Element_, State_, kKind> {
+  using Narrow = Element_;
+  using Result = State_;
+
+  Element_ sign;  // the highest bit if elements are signed, else 0; unused for floats
+
+  MGPU_HOST_DEVICE State_ extract(Element_ element, int64_t /*position*/) const {
+    if constexpr (std::is_integral_v<Element_>) {
+      return State_{static_cast<Element_>(element ^ sign)} - State_{sign};
+    } else {
+      return widen(element);
+    }
+  }
+  MGPU_HOST_DEVICE Result finish(State_ state, int64_t /*row_begin*/) const { return state; }
+};
+
+template <typename Operator>
+constexpr bool kIsNarrow = requires { typename Operator::Narrow; };
 
 // Bools have only the lowest bit.
 template <typename Word>

@@ -73,7 +73,7 @@ class Check {
     for (const Signature::Attribute& attribute : signature_.attributes) {
       wide = wide || (attribute.name == "wide" && call_.attributes["wide"] != 0);
     }
-    if (wide) {  // dispatch_wide or, on the CPU, dispatch_arithmetic checks the result's type
+    if (wide) {  // dispatch_reduced_arithmetic checks the result's type
       return call_.expect(kind == OperatorKind::kAdd || kind == OperatorKind::kMul, "wide: expected a sum or product");
     }
     if (gives_index(kind)) return expect_index();

@@ -72,65 +72,68 @@ void dispatch_logsumexp(const Call& call, DType dtype, Visit visit) {
   }
 }
 
-// Results are states of a wider type: float32 for 16-bit floats, 32 or 64 bits of the same signedness for integers.
 template <ArithmeticKind kKind, typename Visit>
-void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, Visit visit) {
-  const auto dispatch_integer = [&](auto element, DType word, DType long_word) {
-    using Element = decltype(element);
-    if (result == long_word) return visit(Arithmetic<Element, uint64_t, kKind, uint64_t>{multiply});
-    if constexpr (sizeof(Element) < 4) {
-      if (result == word) return visit(Arithmetic<Element, uint32_t, kKind, uint32_t>{multiply});
-    }
-    call.fail("result: wrong type");
-  };
+void dispatch_floats(DType dtype, bool multiply, Visit visit) {
   switch (dtype) {
-    case DType::u8: return dispatch_integer(uint8_t{}, DType::u32, DType::u64);
-    case DType::s8: return dispatch_integer(int8_t{}, DType::s32, DType::s64);
-    case DType::u16: return dispatch_integer(uint16_t{}, DType::u32, DType::u64);
-    case DType::s16: return dispatch_integer(int16_t{}, DType::s32, DType::s64);
-    case DType::u32: return dispatch_integer(uint32_t{}, DType::u32, DType::u64);
-    case DType::s32: return dispatch_integer(int32_t{}, DType::s32, DType::s64);
+    case DType::f16: return visit(NarrowArithmetic<Half, float, kKind>{{multiply}, {}});
+    case DType::bf16: return visit(NarrowArithmetic<BFloat16, float, kKind>{{multiply}, {}});
+    case DType::f32: return visit(Arithmetic<float, float, kKind>{multiply});
+    default: return visit(Arithmetic<double, double, kKind>{multiply});
+  }
+}
+
+template <ArithmeticKind kKind, typename Visit>
+void dispatch_words(int width, bool multiply, Visit visit) {
+  if (width == 4) return visit(Arithmetic<uint32_t, uint32_t, kKind>{multiply});
+  visit(Arithmetic<uint64_t, uint64_t, kKind>{multiply});
+}
+
+// The sum or product of a reduction. Results have the type of the elements or a wider one: float32 for 16-bit floats,
+// 32 or 64 bits of the same signedness for integers.
+template <ArithmeticKind kKind, typename Visit>
+void dispatch_reduced_arithmetic(const Call& call, DType dtype, DType result, bool multiply, Visit visit) {
+  const KeyKind kind = key_kind(dtype);
+  call.expect(is_number(dtype), "x: expected an integer or float type");
+  if (kind == KeyKind::kFloat) {
+    call.expect(result == dtype || (byte_width(dtype) == 2 && result == DType::f32), "result: wrong type");
+    return dispatch_floats<kKind>(dtype, multiply, visit);
+  }
+  const bool is_wider = byte_width(result) > byte_width(dtype) && byte_width(result) >= 4;
+  call.expect(result == dtype || (is_wider && key_kind(result) == kind), "result: wrong type");
+  const auto dispatch_state = [&]<typename Element>(Element, auto state) {
+    const int sign_bit = kind == KeyKind::kSigned ? 8 * sizeof(Element) - 1 : 8 * sizeof(Element);
+    const auto sign = static_cast<Element>(uint64_t{1} << sign_bit);
+    visit(NarrowArithmetic<Element, decltype(state), kKind>{{multiply}, sign});
+  };
+  const auto dispatch_element = [&](auto element) {
+    byte_width(result) == 8 ? dispatch_state(element, uint64_t{}) : dispatch_state(element, uint32_t{});
+  };
+  switch (byte_width(dtype)) {
+    case 1: return dispatch_element(uint8_t{});
+    case 2: return dispatch_element(uint16_t{});
     default: break;
   }
-  call.expect(result == DType::f32, "result: wrong type");
-  switch (dtype) {
-    case DType::f16: return visit(Arithmetic<Half, float, kKind, float>{multiply});
-    case DType::bf16: return visit(Arithmetic<BFloat16, float, kKind, float>{multiply});
-    default: call.fail("x: expected a narrow type for a wide result, got " + std::string(dtype_name(dtype)));
-  }
+  if (result != dtype) return dispatch_state(uint32_t{}, uint64_t{});
+  dispatch_words<kKind>(byte_width(dtype), multiply, visit);
 }
 
 // The sum of elements that are multiplied by weights. Elements are floats, or integers of 32 or 64 bits: callers widen
 // narrower integers.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {
-  call.expect(dtype == result || result == DType::f32, "result: wrong type");
-  switch (dtype) {
-    case DType::u32:
-    case DType::s32: return visit(Arithmetic<uint32_t, uint32_t, kKind>{false});
-    case DType::u64:
-    case DType::s64: return visit(Arithmetic<uint64_t, uint64_t, kKind>{false});
-    case DType::f16:
-      return dtype == result ? visit(Arithmetic<Half, float, kKind>{false})
-                             : visit(Arithmetic<Half, float, kKind, float>{false});
-    case DType::bf16:
-      return dtype == result ? visit(Arithmetic<BFloat16, float, kKind>{false})
-                             : visit(Arithmetic<BFloat16, float, kKind, float>{false});
-    case DType::f32: return visit(Arithmetic<float, float, kKind>{false});
-    case DType::f64: return visit(Arithmetic<double, double, kKind>{false});
-    default:
-      call.fail("weights: expected a float type or an integer type of 32 or 64 bits, got " +
-                std::string(dtype_name(dtype)));
+  const bool is_float = is_number(dtype) && key_kind(dtype) == KeyKind::kFloat;
+  if (!is_float && (!is_number(dtype) || byte_width(dtype) < 4)) {
+    call.fail("weights: expected a float type or an integer type of 32 or 64 bits, got " +
+              std::string(dtype_name(dtype)));
   }
+  call.expect(result == dtype || (is_float && byte_width(dtype) == 2 && result == DType::f32), "result: wrong type");
+  is_float ? dispatch_floats<kKind>(dtype, false, visit) : dispatch_words<kKind>(byte_width(dtype), false, visit);
 }
 
-// With kMerged, sum and product are one type of operator.
-template <bool kMerged, typename Visit>
-void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
-  using enum ArithmeticKind;
+// Neither a sum nor a product.
+template <typename Visit>
+void dispatch_selection(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
   switch (kind) {
-    case OperatorKind::kAdd: return dispatch_arithmetic<kMerged ? kEither : kSum>(call, dtype, false, visit);
-    case OperatorKind::kMul: return dispatch_arithmetic<kMerged ? kEither : kProduct>(call, dtype, true, visit);
     case OperatorKind::kMin:
     case OperatorKind::kMax:
     case OperatorKind::kArgmin:
@@ -138,31 +141,33 @@ void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t
     case OperatorKind::kAnd:
     case OperatorKind::kOr:
     case OperatorKind::kXor: return dispatch_bitwise(call, kind, dtype, visit);
-    case OperatorKind::kLogsumexp: break;  // only for reductions
+    default: call.fail("op: expected 0 to 8");  // logsumexp is only for reductions
   }
-  call.fail("op: expected 0 to 8");
 }
 
 template <bool kMerged, typename Visit>
 void OperatorOperands::dispatch(const Call& call, Visit visit) const {
-  dispatch_operator<kMerged>(call, kind, dtype, positions, visit);
+  using enum ArithmeticKind;
+  switch (kind) {
+    case OperatorKind::kAdd: return dispatch_arithmetic<kMerged ? kEither : kSum>(call, dtype, false, visit);
+    case OperatorKind::kMul: return dispatch_arithmetic<kMerged ? kEither : kProduct>(call, dtype, true, visit);
+    default: return dispatch_selection(call, kind, dtype, positions, visit);
+  }
 }
 
 template <bool kMerged, typename Visit>
 void OperatorOperands::dispatch_reduction(const Call& call, Visit visit) const {
   using enum ArithmeticKind;
-  if (sum_dtype != dtype) {
-    const bool multiply = kind == OperatorKind::kMul;
-    call.expect(multiply || kind == OperatorKind::kAdd, "wide: expected a sum or product");
-    if constexpr (kMerged) {
-      return dispatch_wide<kEither>(call, dtype, sum_dtype, multiply, visit);
-    } else {
-      return multiply ? dispatch_wide<kProduct>(call, dtype, sum_dtype, true, visit)
-                      : dispatch_wide<kSum>(call, dtype, sum_dtype, false, visit);
-    }
+  switch (kind) {
+    case OperatorKind::kAdd:
+      return dispatch_reduced_arithmetic<kMerged ? kEither : kSum>(call, dtype, sum_dtype, false, visit);
+    case OperatorKind::kMul:
+      return dispatch_reduced_arithmetic<kMerged ? kEither : kProduct>(call, dtype, sum_dtype, true, visit);
+    default: break;
   }
+  call.expect(sum_dtype == dtype, "wide: expected a sum or product");
   if (kind == OperatorKind::kLogsumexp) return dispatch_logsumexp(call, dtype, visit);
-  dispatch<kMerged>(call, visit);
+  dispatch_selection(call, kind, dtype, positions, visit);
 }
 
 }  // namespace mgpu

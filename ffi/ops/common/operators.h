@@ -33,7 +33,7 @@ struct OperatorOperands {
   int64_t state_bytes(const Call& call) const;
 };
 
-// Results are numbers, or indices of 32 or 64 bits.
+// Results are numbers, or indices of 32 or 64 bits (`wide`).
 template <typename Operator>
 struct ResultVector {
   using Result = typename Operator::Result;
@@ -49,6 +49,25 @@ struct ResultVector {
       }
     }
     static_cast<Result*>(data)[i] = result;
+  }
+};
+
+// Results have the type of the elements, or of the states (`wide`).
+template <typename Operator>
+  requires kIsNarrow<Operator>
+struct ResultVector<Operator> {
+  using Narrow = typename Operator::Narrow;
+  using Result = typename Operator::Result;
+  void* data;
+  bool wide;
+
+  MGPU_HOST_DEVICE bool given() const { return data != nullptr; }
+  MGPU_HOST_DEVICE void store(int64_t i, Result result) const {
+    if (wide) {
+      static_cast<Result*>(data)[i] = result;
+    } else {
+      static_cast<Narrow*>(data)[i] = narrow_to(result, Narrow{});
+    }
   }
 };
 
@@ -71,6 +90,11 @@ struct ResultVector<Operator> {
     });
   }
 };
+
+template <typename Operator, typename Operands>
+ResultVector<Operator> results_of(const Operands& operands) {
+  return {operands.result, kIsNarrow<Operator> ? operands.sum_dtype != operands.dtype : operands.wide_result};
+}
 
 // A caller's function is compiled for one kind of scan; for other operators, the kind is an attribute of the call.
 template <typename Operator>

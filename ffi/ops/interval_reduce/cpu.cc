@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "algorithm/interval_groups.h"
-#include "cpu/dispatch_reduction.h"
+#include "ops/common/dispatch_operator.h"
 #include "ops/interval_reduce/operands.h"
 #include "runtime/executor.h"
 #include "runtime/operations.h"
@@ -39,7 +39,7 @@ class ReduceIntervals {
         op_(op),
         width_(operands.width),
         tables_(operands.x_stride == 0 ? 1 : operands.problems),
-        result_(cpu::results_of<Operator>(operands)) {}
+        result_(results_of<Operator>(operands)) {}
 
   void run(cpu::Executor& executor) {
     make_totals(executor);
@@ -153,7 +153,7 @@ class ReduceIntervals {
 void cpu::interval_reduce(const Call& call, Executor& executor) {
   const IntervalReduceOperands operands(call);
   if (operands.problems * operands.count * operands.width == 0) return;
-  dispatch_reduction(call, operands, [&](const auto& op) { ReduceIntervals(operands, op).run(executor); });
+  operands.dispatch_reduction<false>(call, [&](const auto& op) { ReduceIntervals(operands, op).run(executor); });
 }
 
 }  // namespace mgpu

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpu/dispatch_reduction.h"
 #include "cpu/fold.h"
 #include "cpu/policy.h"
+#include "ops/common/dispatch_operator.h"
 #include "ops/reduce/operands.h"
 #include "ops/reduce/segment_tiles.h"
 #include "runtime/operations.h"
@@ -200,7 +200,7 @@ class SegmentedReduce {
 
 template <bool kSegmented, typename Operands>
 void run(const Operands& operands, const Call& call, Executor& executor) {
-  dispatch_reduction(call, operands, [&]<typename Operator>(const Operator& op) {
+  operands.template dispatch_reduction<false>(call, [&]<typename Operator>(const Operator& op) {
     const ReduceProblem<Operator, kSegmented> problem{static_cast<const typename Operator::Element*>(operands.x),
                                                       operands.segments, results_of<Operator>(operands), op};
     if constexpr (kSegmented) {

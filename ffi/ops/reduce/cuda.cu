@@ -128,7 +128,7 @@ void reduce(const Call& call, cudaStream_t stream) {
                                         operands.chunk_items(),
                                         operands.chunks(),
                                         states,
-                                        {operands.result, operands.wide_result}};
+                                        results_of<Operator>(operands)};
     if (reduction.chunks == 1 && launch_whole_rows(call, operands, reduction, op, stream)) return;
     if (operands.has_short_rows()) {
       const auto [lanes, many] = lanes_of_rows(segments, op);

@@ -24,7 +24,7 @@ bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands
                                                       shared_pitch(segments.length, false),
                                                       shared_pitch(segments.heads_count, segments.heads_stride == 0),
                                                       tiles.odd_share(segments.length),
-                                                      {operands.result, operands.wide_result}};
+                                                      results_of<Operator>(operands)};
   if (problem.shared_bytes() > RowTiles::kMostSharedBytes) return false;
   launch_rows(call, stream, short_rows::segmented_reduce<Operator>, tiles, problem.shared_bytes(), problem,
               problem.room(), op);
@@ -51,7 +51,7 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
                                                  tiles,
                                                  reinterpret_cast<State*>(scratch.opening),
                                                  reinterpret_cast<SinceRestart<State>*>(scratch.open),
-                                                 {operands.result, operands.wide_result}};
+                                                 results_of<Operator>(operands)};
     partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
     check_launch(call);
     launch_overlapping(call, stream, reduce_tiles<Operator>, tiles.tiles, kThreads, 0, reduction, op);

@@ -177,8 +177,8 @@ struct Part {
   }
 };
 
-template <typename Element, typename Word, ArithmeticKind kKind, typename Result>
-__device__ void combine_atomically(const Arithmetic<Element, Word, kKind, Result>&, Word* to, Word state) {
+template <typename Element, typename Word, ArithmeticKind kKind>
+__device__ void combine_atomically(const Arithmetic<Element, Word, kKind>&, Word* to, Word state) {
   if constexpr (sizeof(Word) == 8) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(state));
   } else {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "cpu/dispatch_reduction.h"
 #include "cpu/policy.h"
+#include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/operands.h"
 #include "runtime/operations.h"
 
@@ -21,7 +21,7 @@ class ReduceById {
         op_(op),
         length_(operands.segments.length),
         width_(operands.width),
-        result_(cpu::results_of<Operator>(operands)) {}
+        result_(results_of<Operator>(operands)) {}
 
   // The parts follow only from the shapes, so that float results do not depend on the number of threads.
   void run(cpu::Executor& executor) const {
@@ -30,7 +30,7 @@ class ReduceById {
     const int64_t parts = std::clamp<int64_t>(length_ / min_rows, 1, cpu::kIdMaxParts);
     // The states of the first part use the memory of the results, if these are as wide.
     constexpr bool kSameWidth = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
-    const bool in_place = kSameWidth && (!cpu::kIsNarrow<Operator> || result_.wide);
+    const bool in_place = kSameWidth && (!kIsNarrow<Operator> || result_.wide);
     const int64_t stored = in_place ? parts - 1 : parts;
     const auto scratch = std::make_unique_for_overwrite<State[]>(problems * stored * slots);
     const auto states_of = [&](int64_t problem, int64_t part) {
@@ -107,7 +107,7 @@ class ReduceById {
 void cpu::reduce_by_id(const Call& call, Executor& executor) {
   const ReduceByIdOperands operands(call);
   if (operands.segments.rows * operands.slots() == 0) return;
-  dispatch_reduction(call, operands, [&](const auto& op) { ReduceById(operands, op).run(executor); });
+  operands.dispatch_reduction<false>(call, [&](const auto& op) { ReduceById(operands, op).run(executor); });
 }
 
 }  // namespace mgpu

@@ -30,7 +30,7 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
                                   operands.parts(),
                                   1,
                                   reinterpret_cast<State*>(operands.layout(workspace, call)),
-                                  {operands.result, operands.wide_result}};
+                                  results_of<Operator>(operands)};
   const auto warps_in = [&](int64_t room) {
     return static_cast<int>(clamp<int64_t>(room / reduction.warp_bytes(), 1, kIdMaxWarps));
   };
@@ -119,7 +119,7 @@ void combine_in_any_order(const Call& call, cudaStream_t stream, const ReduceByI
   using namespace id_combining;
   Workspace workspace = workspace_of(call);
   auto* const states = reinterpret_cast<typename Operator::State*>(operands.layout(workspace, call));
-  const auto combination = combination_of<Operator>(operands, states, {operands.result, operands.wide_result});
+  const auto combination = combination_of<Operator>(operands, states, results_of<Operator>(operands));
   const unsigned blocks = blocks_of_slots(operands, kThreads);
   fill_states<<<blocks, kThreads, 0, stream>>>(combination, op);
   check_launch(call);
@@ -234,10 +234,9 @@ void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands
   call.expect(sum.limbs() < 64, "x: too many rows");
   Workspace workspace = workspace_of(call);
   auto* const words = reinterpret_cast<uint64_t*>(operands.layout(workspace, call));
-  IdSums<Operator> sums{combination_of<LimbOf<typename Operator::Element>>(operands, words, {}),
-                        sum,
+  IdSums<Operator> sums{combination_of<LimbOf<typename Operator::Element>>(operands, words, {}), sum,
                         reinterpret_cast<unsigned long long*>(words + problems * limbs),
-                        {operands.result, operands.wide_result}};
+                        results_of<Operator>(operands)};
   if (operands.sums_few() && sum_in_ranges(call, stream, operands, sums, op)) return;
   if (!(operands.sums_many() && launch_digits(call, stream, operands, sums))) {
     launch_limbs(call, stream, operands, sums);

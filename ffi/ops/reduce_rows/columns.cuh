@@ -93,20 +93,17 @@ __device__ __forceinline__ void store_columns(Item* to, const Item (&items)[kVec
   Neighbours<Item, kVector>::pack(items).stream(to, columns.count, columns.part);
 }
 
-template <int kVector, typename Operator>
-__device__ __forceinline__ void finish_all(const Operator& op, int64_t row_begin,
-                                           const typename Operator::State (&states)[kVector],
-                                           typename Operator::Result (&results)[kVector]) {
+template <int kVector, typename State, typename Narrow>
+__device__ __forceinline__ void narrow_all(const State (&states)[kVector], Narrow (&results)[kVector]) {
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
+  for (int k = 0; k < kVector; ++k) results[k] = narrow_to(states[k], Narrow{});
 }
 
 #if __CUDA_ARCH__ >= 800
 // narrow_to tests whether a sum is NaN. Here, one branch serves all sums.
-template <int kVector, ArithmeticKind kKind>
+template <int kVector>
   requires(kVector % 2 == 0)
-__device__ __forceinline__ void finish_all(const Arithmetic<BFloat16, float, kKind, BFloat16>& op, int64_t row_begin,
-                                           const float (&states)[kVector], BFloat16 (&results)[kVector]) {
+__device__ __forceinline__ void narrow_all(const float (&states)[kVector], BFloat16 (&results)[kVector]) {
   bool has_nan = false;
   uint32_t pairs[kVector / 2];
 #pragma unroll
@@ -117,7 +114,7 @@ __device__ __forceinline__ void finish_all(const Arithmetic<BFloat16, float, kKi
   memcpy(results, pairs, sizeof(results));
   if (!has_nan) return;
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
+  for (int k = 0; k < kVector; ++k) results[k] = narrow_to(states[k], BFloat16{});
 }
 #endif
 

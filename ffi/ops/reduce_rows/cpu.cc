@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "cpu/dispatch_reduction.h"
 #include "cpu/policy.h"
+#include "ops/common/dispatch_operator.h"
 #include "ops/reduce/segment_tiles.h"
 #include "ops/reduce_rows/operands.h"
 #include "runtime/operations.h"
@@ -208,7 +208,7 @@ class ReduceRows final : public SegmentedRows {
         weights_(static_cast<const Element*>(operands.weights)),
         groups_(operands.groups),
         group_columns_(kWeighted ? sources_.width / groups_ : sources_.width),
-        result_(cpu::results_of<Operator>(operands)) {
+        result_(results_of<Operator>(operands)) {
 #if defined(__x86_64__)
     combines_whole_rows_ = __builtin_cpu_supports("avx2");
 #endif
@@ -399,9 +399,8 @@ class ReduceRows final : public SegmentedRows {
 
 void run_unweighted(const Call& call, const GatheredRowsOperands& operands, cpu::Executor& executor) {
   if (operands.is_empty()) return;
-  cpu::dispatch_reduction(call, operands, [&]<typename Operator>(const Operator& op) {
-    ReduceRows<Operator, false>(operands, op).run(executor);
-  });
+  operands.dispatch_reduction<false>(
+      call, [&]<typename Operator>(const Operator& op) { ReduceRows<Operator, false>(operands, op).run(executor); });
 }
 
 }  // namespace
@@ -416,7 +415,7 @@ void cpu::gathered_rows(const Call& call, Executor& executor) {
   const auto run = [&]<typename Operator>(const Operator& op) {
     ReduceRows<Operator, true>(operands, op).run(executor);
   };
-  dispatch_weighted(call, operands.dtype, operands.sum_dtype, run);
+  dispatch_weighted<ArithmeticKind::kSum>(call, operands.dtype, operands.sum_dtype, run);
 }
 
 }  // namespace mgpu

@@ -46,7 +46,7 @@ RowReduction<Operator> reduction_of(const GatheredRowsOperands& operands, const 
           .split = reinterpret_cast<SplitSegment*>(scratch.split),
           .opening = reinterpret_cast<State*>(scratch.opening),
           .open = reinterpret_cast<State*>(scratch.open),
-          .result = {operands.result, operands.wide_result}};
+          .result = results_of<Operator>(operands)};
 }
 
 template <Weights kWeights, typename Operator>

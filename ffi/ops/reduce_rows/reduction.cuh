@@ -63,6 +63,13 @@ __device__ __forceinline__ void store_result(const RowReduction<Operator>& reduc
                                              const LaneColumns& columns,
                                              const typename Operator::State (&states)[kVector]) {
   using Result = typename Operator::Result;
+  if constexpr (kIsNarrow<Operator>) {
+    if (!reduction.result.wide) {
+      typename Operator::Narrow results[kVector];
+      narrow_all<kVector>(states, results);
+      return store_columns(static_cast<typename Operator::Narrow*>(reduction.result.data) + at, results, columns);
+    }
+  }
   int64_t row_begin = 0;
   if constexpr (Operator::kGivesIndex) {
     const Segments& segments = reduction.tiles.ends.segments;
@@ -70,7 +77,8 @@ __device__ __forceinline__ void store_result(const RowReduction<Operator>& reduc
     if (segments.rows > 1) row_begin = at / row_results * reduction.sources.count;
   }
   Result results[kVector];
-  finish_all<kVector>(op, row_begin, states, results);
+#pragma unroll
+  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
   if constexpr (Operator::kGivesIndex) {
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {

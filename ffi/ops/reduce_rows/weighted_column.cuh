@@ -156,10 +156,9 @@ __global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
   join_threads(reduction, first_end < last_end, sum, ends + first_end);
   __syncthreads();
   // join_tiles stores what the first end closes. The first and the last end of the problem close nothing.
-  auto* const results = static_cast<typename Operator::Result*>(reduction.result.data) + tile.first_end - 1;
   const int64_t results_end = reduction.tiles.ends.segments.heads_count + 1 - tile.first_end;
   for (int i = 1 + worker; i < tile.ends && i < results_end; i += kThreads) {
-    results[i] = op.finish(std::bit_cast<State>(ends[i]), 0);
+    reduction.result.store(tile.first_end - 1 + i, op.finish(std::bit_cast<State>(ends[i]), 0));
   }
 }
 
