@@ -66,7 +66,7 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
     const int blocks = resident_blocks(call, kernel, TileShape::kThreads, TileShape::kBytes, tiles.count());
     kernel<<<blocks, TileShape::kThreads, TileShape::kBytes, stream>>>(task, op);
     check_launch(call);
-  } else {
+  } else if constexpr (kPath == Path::kSegments) {
     const auto blocks = static_cast<unsigned>(ceil_div<int64_t>((tiles.count() + 1) * kWarp, kThreads));
     list_heads<><<<blocks, kThreads, 0, stream>>>(segments, tiles.count(), Shape<Operator>::kTile, operands.reverse,
                                                   scratch.listed);
