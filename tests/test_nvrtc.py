@@ -28,7 +28,8 @@ ROWS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::row_shape(4, t
 PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4, true)>"
 DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {listed}>" for listed in ("false", "true")]
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
-PACKED = f"mgpu::cuda::sorting::PackedProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
+CELLS = f"mgpu::cuda::sorting::CellProblem<{ORDER}, uint32_t, mgpu::row_shape(4, true).sort>"
+PACKED = f"mgpu::cuda::sorting::PackedProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape.sort>"
 
 # The arguments of a kernel's template, by the declarations of its parameters.
 ARGUMENTS = {
@@ -143,7 +144,7 @@ SPECIAL = {
             "RowRanksProblem<mgpu::FloatOrder<uint64_t>, uint32_t>",
         )
     ],
-    "ops/segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{problem}>" for problem in (ROWS, PACKED)],
+    "ops/segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{problem}>" for problem in (CELLS, PACKED)],
     "ops/select/kernels.cuh": [
         "sum_tiles<mgpu::cuda::selecting::SetKept>",
         *(

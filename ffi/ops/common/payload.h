@@ -9,4 +9,7 @@ enum class PayloadMode : int64_t { kNone, kGiven, kIndices };
 
 struct NoPayload {};
 
+template <typename Payload>
+constexpr int kPayloadWidth = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload);
+
 }  // namespace mgpu

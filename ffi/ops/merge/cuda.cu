@@ -47,8 +47,7 @@ void run_short_rows(const Call& call, const MergeOperands& operands, Order order
 void list_merge_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "merge", {0, 4, 8}, [&](auto order, auto payload, const std::string& name) {
     list.push_back(pipeline_shapes(name, [](bool large_stages) {
-      return merge_shape(sizeof(typename decltype(order)::Word), merging::kPayloadWidth<decltype(payload)>,
-                         large_stages);
+      return merge_shape(sizeof(typename decltype(order)::Word), kPayloadWidth<decltype(payload)>, large_stages);
     }));
   });
 }

@@ -17,9 +17,6 @@ struct Problem {
   int64_t b_index;  // if indices are the payload, the index of B's first item
 };
 
-template <typename Payload>
-constexpr int kPayloadWidth = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload);
-
 template <int kItems, typename Payload>
 __device__ __forceinline__ void take_indices(Payload (&values)[kItems], unsigned from_b, int64_t a_shift,
                                              int64_t b_shift, int a, int b) {
@@ -103,8 +100,7 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     Payload values[kHasPayload ? kItems : 1];
     Payload* const payload = payload_of(stage);
     if constexpr (kHasPayload) {
-      int a = cursor.a - keys.runs.a;
-      int b = cursor.b - keys.runs.b;
+      int a = cursor.a - keys.runs.a, b = cursor.b - keys.runs.b;
       if (gives_indices) {
         take_indices(values, from_b, tile.a, problem.b_index + tile.b, a, b);
       } else {

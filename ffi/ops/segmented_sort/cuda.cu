@@ -64,20 +64,26 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int max
   }
 }
 
-template <typename P>
-P row_problem(const SegmentedSortOperands& operands, const typename P::Order& order, const SortScratch& scratch) {
-  using Order = typename P::Order;
-  using Payload = typename P::Payload;
+template <TileShape kSort, typename Payload, typename Order>
+CellProblem<Order, Payload, kSort> cell_problem(const SegmentedSortOperands& operands, const Order& order,
+                                                const SortScratch& scratch, bool merges_pairs = false) {
   const Segments& segments = operands.segments;
   return {order,
           segments,
-          ceil_div<int64_t>(segments.length, P::kCell),
-          ceil_div<int64_t>(segments.length, P::kTile),
+          ceil_div<int64_t>(segments.length, CellProblem<Order, Payload, kSort>::kCell),
+          merges_pairs,
           buffer<Order, Payload>(operands.keys, operands.payload),
           {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
            buffer<Order, Payload>(scratch.keys, scratch.payload)},
-          scratch.splits,
           scratch.rounds};
+}
+
+template <RowShape kShape, typename Payload, typename Order>
+RowProblem<Order, Payload, kShape> row_problem(const SegmentedSortOperands& operands, const Order& order,
+                                               const SortScratch& scratch) {
+  using P = RowProblem<Order, Payload, kShape>;
+  return {cell_problem<kShape.sort, Payload>(operands, order, scratch, P::kPairs),
+          ceil_div<int64_t>(operands.segments.length, P::kTile), scratch.splits};
 }
 
 template <typename P>
@@ -91,31 +97,33 @@ void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
   check_launch(call);
 }
 
+template <typename Order, typename Payload>
+constexpr bool kMergesLongRows = merges_long_rows(sizeof(typename Order::Word), kPayloadWidth<Payload>);
+
 // Whether there are kernels with large cells.
 template <typename Order, typename Payload>
 constexpr bool kHasLargeCells = sizeof(typename Order::Word) < 8 || std::is_same_v<Payload, NoPayload>;
 
 template <typename Order, typename Payload>
 void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
-  using P = RowProblem<Order, Payload, kOneCellShape>;
   const int64_t groups = ceil_div<int64_t>(operands.segments.length, kWarp);
   const int warps = static_cast<int>(minimum<int64_t>(groups, kRankWarps));
   rank_rows<<<operands.segments.rows * groups, warps * kWarp, 0, stream>>>(
-      row_problem<P>(operands, order, SortScratch{}), groups);
+      cell_problem<kOneCellShape.sort, Payload>(operands, order, SortScratch{}), groups);
   check_launch(call);
 }
 
 template <typename Order, typename Payload>
 void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_t stream) {
   const SegmentedSortOperands& operands = plan.operands();
-  const SortScratch none{};
+  const auto launch = [&]<TileShape kSort>() {
+    const PackedProblem<Order, Payload, kSort> problem{cell_problem<kSort, Payload>(operands, order, SortScratch{})};
+    launch_sort_rows(call, problem, stream);
+  };
   if constexpr (kHasLargeCells<Order, Payload>) {
-    if (plan.packs_large_cells()) {
-      return launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kOneCellShape>>(operands, order, none),
-                              stream);
-    }
+    if (plan.packs_large_cells()) return launch.template operator()<kOneCellShape.sort>();
   }
-  launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kFewItemsShape>>(operands, order, none), stream);
+  launch.template operator()<kFewItemsShape.sort>();
 }
 
 // When the cells are merged, each item finds its own position.
@@ -123,8 +131,8 @@ template <typename Order, typename Payload>
 void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order, const SortScratch& scratch,
                    cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kFewItemsShape>;
-  const P problem = row_problem<P>(operands, order, scratch);
-  launch_sort_rows(call, problem, stream);
+  const P problem = row_problem<kFewItemsShape, Payload>(operands, order, scratch);
+  launch_sort_rows<typename P::Cells>(call, problem, stream);
   const Segments& segments = operands.segments;
   const int64_t warps = segments.rows * ceil_div<int64_t>(segments.length, kWarp * P::kMerge.items);
   const int64_t blocks = ceil_div<int64_t>(warps * kWarp, P::kMerge.threads);
@@ -150,10 +158,10 @@ template <RowShape kShape, typename Order, typename Payload>
 void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;
   constexpr int kWidth = sizeof(typename Order::Word);
-  static_assert(maximum(sizeof(CellShared<P>), sizeof(MergeRowsShared<P>)) <=
-                row_shared_bytes(kWidth, P::kHasPayload, P::kPairs));
+  static_assert(maximum(sizeof(CellShared<typename P::Cells>), sizeof(MergeRowsShared<P>)) <=
+                row_shared_bytes(kWidth, P::kHasPayload));
   const SegmentedSortOperands& operands = plan.operands();
-  P problem = row_problem<P>(operands, order, scratch);
+  P problem = row_problem<kShape, Payload>(operands, order, scratch);
   const Segments& segments = operands.segments;
   const int max_rounds = problem.rounds(segments.length);
   const bool may_be_digits = plan.variant() == SortVariant::kNearlySortedOrDigits;
@@ -169,7 +177,7 @@ void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScr
     problem.disorder = {inversions, static_cast<int>(segments.total() / kSampleItems / P::kCell / 4)};
     sort_by_digits(call, plan, scratch, problem.disorder, stream);
   }
-  launch_sort_rows(call, problem, stream);
+  launch_sort_rows<typename P::Cells>(call, problem, stream);
   if constexpr (!P::kPairs) {
     if (phases) return run_phases(call, problem, scratch, max_rounds, stream);
   }
@@ -227,17 +235,19 @@ void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch
     case SortVariant::kPackedRows: return run_packed<Order, Payload>(call, plan, order, stream);
     case SortVariant::kFewItems: return run_few_items<Order, Payload>(call, operands, order, scratch, stream);
     case SortVariant::kPairs:
-      return run_rows<pairs_shape(kWidth, kHasPayload), Order, Payload>(call, plan, order, scratch, stream);
+      if constexpr (merges_pairs(kWidth)) {
+        return run_rows<pairs_shape(kWidth, kHasPayload), Order, Payload>(call, plan, order, scratch, stream);
+      }
+      break;
     case SortVariant::kOneCell:
-      if constexpr (kHasLargeCells<Order, Payload>) {
-        using P = RowProblem<Order, Payload, kOneCellShape>;
-        return launch_sort_rows(call, row_problem<P>(operands, order, scratch), stream);
+      if constexpr (merges_pairs(kWidth) && kHasLargeCells<Order, Payload>) {
+        return launch_sort_rows(call, cell_problem<kOneCellShape.sort, Payload>(operands, order, scratch), stream);
       }
       break;
     case SortVariant::kNearlySortedOrDigits:
     case SortVariant::kNearlySorted:
     case SortVariant::kLongRows:
-      if constexpr (kHasLargeCells<Order, Payload>) {
+      if constexpr (kMergesLongRows<Order, Payload>) {
         return run_rows<row_shape(kWidth, kHasPayload), Order, Payload>(call, plan, order, scratch, stream);
       }
       break;
@@ -268,13 +278,17 @@ void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
     };
     add("sort of tiles", sizeof(SortShared<Order, Payload>), false);
     add("merge of tiles", sizeof(MergeShared<Order, Payload>), false);
-    add("sort of few items", sizeof(CellShared<RowProblem<Order, Payload, kFewItemsShape>>), false);
-    add("sort of rows in small cells", sizeof(CellShared<PackedProblem<Order, Payload, kFewItemsShape>>), false);
-    add("sort of pairs of cells", row_shared_bytes(kWidth, kHasPayload, true), true);
+    add("sort of few items", sizeof(CellShared<CellProblem<Order, Payload, kFewItemsShape.sort>>), false);
+    add("sort of rows in small cells", sizeof(CellShared<PackedProblem<Order, Payload, kFewItemsShape.sort>>), false);
+    if constexpr (merges_pairs(kWidth)) {
+      add("sort of pairs of cells", row_shared_bytes(kWidth, kHasPayload), true);
+    }
+    if constexpr (kMergesLongRows<Order, Payload>) {
+      add("sort of long rows", row_shared_bytes(kWidth, kHasPayload), true);
+    }
     if constexpr (kHasLargeCells<Order, Payload>) {
-      add("sort of rows in large cells", sizeof(CellShared<PackedProblem<Order, Payload, kOneCellShape>>), false);
-      add("sort of one cell", sizeof(CellShared<RowProblem<Order, Payload, kOneCellShape>>), false);
-      add("sort of long rows", row_shared_bytes(kWidth, kHasPayload, false), true);
+      add("sort of rows in large cells", sizeof(CellShared<PackedProblem<Order, Payload, kOneCellShape.sort>>), false);
+      add("sort of one cell", sizeof(CellShared<CellProblem<Order, Payload, kOneCellShape.sort>>), false);
     }
   });
   list_digit_shapes(call, list);

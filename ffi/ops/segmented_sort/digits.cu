@@ -51,8 +51,8 @@ template <typename P>
 void run(const Call& call, const SortPlan& plan, const typename P::Order& order, const SortScratch& scratch,
          const Disorder& disorder, cudaStream_t stream) {
   using Columns = Columns<typename P::Word, typename P::Payload>;
-  constexpr int kPayloadWidth = P::kHasPayload ? sizeof(typename P::Payload) : 0;
-  static_assert(most_shared_bytes<P>() <= digit_shared_bytes(sizeof(typename P::Word), kPayloadWidth));
+  static_assert(most_shared_bytes<P>() <=
+                digit_shared_bytes(sizeof(typename P::Word), kPayloadWidth<typename P::Payload>));
   const SegmentedSortOperands& operands = plan.operands();
   const auto columns = [](const void* keys, const void* payload) {
     return Columns{static_cast<typename P::Word*>(const_cast<void*>(keys)),

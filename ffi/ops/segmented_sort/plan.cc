@@ -25,6 +25,9 @@ int64_t total(const Problem& problem) { return problem.segments.total(); }
 int64_t mean_segment(const Problem& problem) { return length(problem) / (problem.segments.heads_count + 1); }
 bool is_nearly_sorted(const Problem& problem) { return problem.method == SortMethod::kNearlySorted; }
 bool has_short_offsets(const Problem& problem) { return length(problem) < int64_t{1} << 30; }
+bool is_merged(const Problem& problem) {
+  return problem.method == SortMethod::kMerging && merges_pairs(width(problem));
+}
 bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
 // ---- Segments. By digits, a segment may leave most of its last tile empty, and has 1 KB of counts per place.
@@ -46,7 +49,7 @@ bool are_segments(const Problem& problem) { return !problem.whole_rows; }
 constexpr int64_t kLongestByDigits = kRowDigitThreads * kRowDigitItems;
 
 bool may_have_blocks(const Problem& problem) {
-  return rows(problem) > 1 && length(problem) <= kLongestByDigits && problem.method != SortMethod::kMerging &&
+  return rows(problem) > 1 && length(problem) <= kLongestByDigits && !is_merged(problem) &&
          problem.method != SortMethod::kPartitioning;
 }
 
@@ -108,7 +111,7 @@ bool are_many_for_digits(const Problem& problem) {
 bool are_for_digits(const Problem& problem) {
   const bool merges_overlaps = is_nearly_sorted(problem) && width(problem) >= 4 &&
                                (!has_payload(problem) || (width(problem) == 4 && problem.payload_width == 4));
-  return problem.method != SortMethod::kMerging && !merges_overlaps && are_many_for_digits(problem);
+  return !is_merged(problem) && !merges_overlaps && are_many_for_digits(problem);
 }
 int64_t digit_bytes(const Problem& problem) { return digit_shared_bytes(width(problem), problem.payload_width); }
 
@@ -127,30 +130,25 @@ bool has_few_items(const Problem& problem) {
   return (total(problem) <= kFewItems || is_small_cell) && fills(problem, kFewItemsShape);
 }
 bool is_one_cell(const Problem& problem) {
-  return !is_wide(problem) && length(problem) <= kOneCellShape.cell() && fills(problem, kOneCellShape);
+  return merges_pairs(width(problem)) && !is_wide(problem) && length(problem) <= kOneCellShape.cell() &&
+         fills(problem, kOneCellShape);
 }
 bool are_pairs(const Problem& problem) {
-  return !is_nearly_sorted(problem) &&
+  return !is_nearly_sorted(problem) && merges_pairs(width(problem)) &&
          total(problem) * maximum(width(problem) + problem.payload_width, 4) <= int64_t{1} << 24 &&
          fills(problem, pairs(problem));
 }
-int64_t pairs_bytes(const Problem& problem) { return row_shared_bytes(width(problem), has_payload(problem), true); }
-// With payload, the kernels for segments are as fast, unless keys and payload have 4 bytes each.
+int64_t merged_bytes(const Problem& problem) { return row_shared_bytes(width(problem), has_payload(problem)); }
 bool are_long_rows(const Problem& problem) {
-  const bool is_slow = has_payload(problem) && (width(problem) != 4 || problem.payload_width != 4);
-  return !is_nearly_sorted(problem) && !is_slow && fills(problem, long_rows(problem));
-}
-int64_t long_rows_bytes(const Problem& problem) {
-  return row_shared_bytes(width(problem), has_payload(problem), false);
+  return merges_long_rows(width(problem), problem.payload_width) && fills(problem, long_rows(problem));
 }
 bool are_nearly_sorted(const Problem& problem) {
-  return is_nearly_sorted(problem) && !is_wide(problem) && !are_for_digits(problem) &&
-         fills(problem, long_rows(problem));
+  return is_nearly_sorted(problem) && !are_for_digits(problem) && are_long_rows(problem);
 }
 bool are_nearly_sorted_or_digits(const Problem& problem) {
   return are_nearly_sorted(problem) && are_many_for_digits(problem);
 }
-int64_t either_bytes(const Problem& problem) { return maximum(long_rows_bytes(problem), digit_bytes(problem)); }
+int64_t either_bytes(const Problem& problem) { return maximum(merged_bytes(problem), digit_bytes(problem)); }
 
 // A comment before a row gives two times on an H200: without the row, then with it.
 constexpr Row kTable[] = {
@@ -178,14 +176,14 @@ constexpr Row kTable[] = {
     // 2^12 keys: 20.1 us to 7.8.
     {SortVariant::kOneCell, "one cell", "rows fit a cell", is_one_cell},
     // 2^20 keys: 71.7 us to 58.8.
-    {SortVariant::kPairs, "pairs", "16 MB at most", are_pairs, pairs_bytes},
+    {SortVariant::kPairs, "pairs", "16 MB at most", are_pairs, merged_bytes},
     // 2^26 keys that lie near their places: 1.118 ms to 0.637 (2026-11-24).
     {SortVariant::kNearlySortedOrDigits, "nearly sorted rows, or digits",
      "keys may be nearly sorted; the device takes digits where samples are not", are_nearly_sorted_or_digits,
      either_bytes},
-    {SortVariant::kNearlySorted, "nearly sorted rows", "keys may be nearly sorted", are_nearly_sorted, long_rows_bytes},
+    {SortVariant::kNearlySorted, "nearly sorted rows", "keys may be nearly sorted", are_nearly_sorted, merged_bytes},
     // 2^26 float32: 3.62 ms to 2.17.
-    {SortVariant::kLongRows, "long rows", "long rows that are to be merged", are_long_rows, long_rows_bytes},
+    {SortVariant::kLongRows, "long rows", "long rows that are to be merged", are_long_rows, merged_bytes},
     {SortVariant::kSegments, "segments", "all others"},
 };
 
@@ -367,6 +365,7 @@ void sort_tile_sizes(TileSizes& sizes) {
     sizes["sort_items"].insert(tile_shape(width).items);
     sizes["segmented_sort"].insert(tile_items(width));
     for (bool has_payload : {false, true}) {
+      if (!merges_pairs(width)) continue;
       for (const RowShape& shape : {row_shape(width, has_payload), pairs_shape(width, has_payload)}) {
         sizes["sort_cells"].insert(shape.cell());
         sizes["sort_rows"].insert(shape.tile());

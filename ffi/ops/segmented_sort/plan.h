@@ -28,7 +28,13 @@ struct RowShape {
 };
 constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
-  return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
+  return {{512, has_payload ? 16 : 32}, {256, 33}};
+}
+// Rows of narrower keys have so few digits that they are sorted by these. With payload, the kernels for segments are as
+// fast, unless keys and payload have 4 bytes each.
+constexpr bool merges_pairs(int key_width) { return key_width >= 4; }
+constexpr bool merges_long_rows(int key_width, int payload_width) {
+  return merges_pairs(key_width) && (payload_width == 0 || (key_width == 4 && payload_width == 4));
 }
 // For few items (kPairs):
 // a block merges two runs.
@@ -41,9 +47,8 @@ constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
 // Small cells. When they are merged, each item finds its own
 // position. A lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
-constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
-  const bool is_narrow = key_width < 4 && !(key_width == 2 && has_payload && !pairs);
-  return (is_narrow || (key_width == 8 && has_payload) ? 64 : 99) << 10;
+constexpr int64_t row_shared_bytes(int key_width, bool has_payload) {
+  return (key_width == 8 && has_payload ? 64 : 99) << 10;
 }
 
 // The threads of a row: a power of two of warps, with room for the row's items.

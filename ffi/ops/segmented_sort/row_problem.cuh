@@ -47,51 +47,65 @@ struct LiveRow {
   int rounds;
 };
 
-template <typename Order_, typename Payload_, RowShape kShape>
-struct RowProblem {
+// Rows whose cells are sorted, whatever merges them afterwards.
+template <typename Order_, typename Payload_, TileShape kSort_>
+struct CellProblem {
   using Order = Order_;
   using Payload = Payload_;
   using Word = typename Order::Word;
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   using Entries = sorting::Entries<Order, kHasPayload>;
   using Entry = typename Entries::Entry;
-  static constexpr TileShape kSort = kShape.sort;
-  static constexpr TileShape kMerge = kShape.merge;
+  static constexpr TileShape kSort = kSort_;
   static constexpr bool kPacked = false;
-  static constexpr bool kPairs = kShape.runs == 2;
-  static constexpr int kCell = kShape.cell();
-  static constexpr int kTile = kShape.tile();
+  static constexpr int kCell = kSort.threads * kSort.items;
 
   Order order;
   Segments segments;
   int64_t row_cells;
-  int64_t row_tiles;
+  bool merges_pairs;  // whether a round merges two runs, not four
   Buffer<Order, Payload> input;
   Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
-  int64_t* splits;                    // kRuns for the start of each tile
   int* unplain;                       // whether different codes may compare equal: there are negative zeros or NaNs
   const RunGroup* groups = nullptr;
-  const GroupTile* group_tiles = nullptr;
-  const int* group_tiles_count = nullptr;
-  const int* short_groups_count = nullptr;
   Disorder disorder;  // if it is large, other kernels sort the rows by digits, and nothing is merged
 
-  MGPU_HOST_DEVICE int64_t most_groups() const { return segments.rows * row_cells; }
   MGPU_HOST_DEVICE int rounds(int64_t live) const {
-    return kPairs ? merge_rounds<int64_t>({0, live}, kCell) : group_rounds<int64_t>({0, live}, kCell);
+    return merges_pairs ? merge_rounds<int64_t>({0, live}, kCell) : group_rounds<int64_t>({0, live}, kCell);
   }
   __device__ LiveRow row(int64_t index) const {
     const int64_t live = segments.live(index);
     return {index * segments.length, live, groups ? 2 : rounds(live)};
   }
   struct Cell {
-    const RowProblem& problem;
+    const CellProblem& problem;
     __device__ int64_t row() const { return problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells; }
     __device__ int64_t begin(int64_t row) const { return (blockIdx.x - row * problem.row_cells) * kCell; }
     __device__ static unsigned thread() { return threadIdx.x; }
     __device__ static constexpr int threads() { return kSort.threads; }
   };
   __device__ Cell cell() const { return {*this}; }
+  __device__ Payload input_payload(int64_t row_begin, int64_t position) const {
+    return input.payload ? input.payload[row_begin + position] : static_cast<Payload>(position);
+  }
+};
+
+// Rows whose cells are sorted and then merged.
+template <typename Order, typename Payload, RowShape kShape>
+struct RowProblem : CellProblem<Order, Payload, kShape.sort> {
+  using Cells = CellProblem<Order, Payload, kShape.sort>;
+  using Cells::buffers, Cells::groups, Cells::kCell, Cells::row_cells, Cells::segments;
+  static constexpr TileShape kMerge = kShape.merge;
+  static constexpr bool kPairs = kShape.runs == 2;
+  static constexpr int kTile = kShape.tile();
+
+  int64_t row_tiles;
+  int64_t* splits;  // kRuns for the start of each tile
+  const GroupTile* group_tiles = nullptr;
+  const int* group_tiles_count = nullptr;
+  const int* short_groups_count = nullptr;
+
+  MGPU_HOST_DEVICE int64_t most_groups() const { return segments.rows * row_cells; }
   __device__ RowMerge merge(int64_t index, int round) const {
     if (groups) {
       if (index >= *group_tiles_count) return {};
@@ -117,9 +131,6 @@ struct RowProblem {
     const int size = static_cast<int>(minimum<int64_t>(kTile, row.live - first));
     return {group, row.begin, first, size, source, 1 - source, round + 1 == row.rounds};
   }
-  __device__ Payload input_payload(int64_t row_begin, int64_t position) const {
-    return input.payload ? input.payload[row_begin + position] : static_cast<Payload>(position);
-  }
 };
 
 // A cell of several rows, as one thread sees it.
@@ -136,11 +147,10 @@ class PackedCell {
   int thread_, threads_;
 };
 
-template <typename Order, typename Payload, RowShape kShape>
-struct PackedProblem : RowProblem<Order, Payload, kShape> {
+template <typename Order, typename Payload, TileShape kSort>
+struct PackedProblem : CellProblem<Order, Payload, kSort> {
   static constexpr bool kPacked = true;
   __device__ PackedCell cell() const {
-    constexpr TileShape kSort = kShape.sort;
     const int thread = static_cast<int>(threadIdx.x);
     const int threads = packed_row_threads(this->segments.length, kSort);
     return {blockIdx.x * int64_t{kSort.threads / threads} + thread / threads, thread % threads, threads};

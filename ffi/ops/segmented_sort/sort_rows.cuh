@@ -36,11 +36,10 @@ template <typename P>
 struct RestoringShared : SortRowsShared<P> {
   EqualItems equals[SortRowsShared<P>::kWarps];
 };
-// Packed rows of floats without payload, but with negative zeros or
-// NaNs, are sorted by ranks (Order::rank). These do not keep the zeros'
-// signs and the NaNs' bits, so the codes are restored afterwards.
+// Floats without payload, but with negative zeros or NaNs, are sorted by ranks (Order::rank).
+// These do not keep the zeros' signs and the NaNs' bits, so the codes are restored afterwards.
 template <typename P>
-constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
+constexpr bool kRestores = !P::Entries::kPlain;
 template <typename P>
 using CellShared = std::conditional_t<kRestores<P>, RestoringShared<P>, SortRowsShared<P>>;
 
@@ -87,44 +86,11 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int c
   }
 }
 
-// The codes after the live ones are the largest, and stay last.
-template <typename P>
-__device__ void sort_any_codes(const typename P::Word* keys, int live, const typename P::Order& order,
-                               typename P::Word* codes) {
-  using Word = typename P::Word;
-  constexpr int kTaken = SortRowsShared<P>::kTaken;
-  const auto less = [&](Word a, Word b) { return order.less(a, b); };
-  for (int i = threadIdx.x; i < P::kSort.threads * kTaken; i += P::kSort.threads) {
-    codes[i] = i < live ? order.encode(keys[i]) : static_cast<Word>(~Word{0});
-  }
-  __syncthreads();
-  const int begin = threadIdx.x * kTaken;
-  Word taken[kTaken];
-#pragma unroll
-  for (int i = 0; i < kTaken; ++i) taken[i] = codes[begin + i];
-  odd_even_sort(taken, less, [](int) { return false; });
-#pragma unroll
-  for (int i = 0; i < kTaken; ++i) codes[begin + i] = taken[i];
-  __syncthreads();
-#pragma unroll 1
-  for (int threads = 1; threads * kTaken < live; threads *= 2) {
-    const int run = threads * kTaken;
-    const int pair = (threadIdx.x & ~(2 * threads - 1)) * kTaken;
-    const MergeCursor cursor = merge_cursor(codes, pair, pair + run, pair + 2 * run, begin - pair, less);
-    uint32_t from[kTaken];
-    take_merged(codes, cursor, less, taken, from);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kTaken; ++i) codes[begin + i] = taken[i];
-    __syncthreads();
-  }
-}
-
 // All zeros have one rank, and so do all NaNs. Their codes go to where the sorted ranks have zeros and NaNs, in the
 // order of the items.
-template <typename P>
-__device__ void restore_equals(const typename P::Order& order, const typename P::Word* keys, int live,
-                               const PackedCell& cell, typename P::Word* sorted, RestoringShared<P>& shared) {
+template <typename P, typename Cell>
+__device__ void restore_equals(const typename P::Order& order, const typename P::Word* keys, int live, const Cell& cell,
+                               typename P::Word* sorted, RestoringShared<P>& shared) {
   using Word = typename P::Word;
   constexpr int kItems = P::kSort.items;
   const Word zero = order.rank(order.encode(Word{0}));
@@ -216,10 +182,7 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
         }
       }
     }
-    if (Entries::kPlain || kRestores<P> || plain) sort_entries<P>(entries, count, shared);
-  }
-  if constexpr (!Entries::kPlain && !kRestores<P>) {
-    if (!plain) sort_any_codes<P>(keys, live, order, shared.entries);
+    sort_entries<P>(entries, count, shared);
   }
   auto* sorted = shared.entries;
   if constexpr (P::kPacked) sorted += (threadIdx.x - cell.thread()) / kWarp * SortRowsShared<P>::kRegion;

@@ -73,7 +73,7 @@ def mergesort(
 
     Time is O(n log n) for any order of the input; scratch memory is about one copy of keys and values. Blocks sort
     tiles. Rounds merge sorted runs, and merge path (Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path", 2012) finds the
-    items of each output tile.
+    items of each output tile. On a GPU, keys of up to 16 bits are sorted by their digits instead, as in `sort`.
 
     Columns of up to 64 bits in all are one key; wider ones take one sort for each 64 bits. From 2^22 items on, columns
     that are wider or contain floats may be sorted in parts instead: by the first part, then by each next part among
