@@ -114,6 +114,27 @@ struct FloatOrder {
   MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
 
+// One of the orders above, chosen at run time, so that integers and floats of one width share a kernel. It is for
+// kernels that use keys' ranks, and lose less by it than a variant must gain (docs/notes/mechanisms.md).
+template <typename Word_>
+struct KeyOrder {
+  using Word = Word_;
+  static constexpr bool kTotal = false;
+  FloatOrder<Word> floats;
+  IntegerOrder<Word> integers;
+  bool is_float;
+
+  static KeyOrder make(KeyKind kind, int mantissa_bits, bool descending) {
+    return {FloatOrder<Word>::make(kind, mantissa_bits, descending),
+            IntegerOrder<Word>::make(kind, mantissa_bits, descending), kind == KeyKind::kFloat};
+  }
+
+  MGPU_HOST_DEVICE Word encode(Word bits) const { return is_float ? floats.encode(bits) : integers.encode(bits); }
+  MGPU_HOST_DEVICE Word decode(Word code) const { return is_float ? floats.decode(code) : integers.decode(code); }
+  MGPU_HOST_DEVICE Word rank(Word code) const { return is_float ? floats.rank(code) : code; }
+  MGPU_HOST_DEVICE Word last_equal(Word code) const { return is_float ? floats.last_equal(code) : code; }
+};
+
 // The key of a rank, in an ascending order. The key of the zeros' rank is +0.
 template <typename Order>
 MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {

@@ -40,6 +40,20 @@ void dispatch_order(const Call& call, DType dtype, bool descending, Visit visit)
   return visit(IntegerOrder<uint64_t>::make(kind, bits, descending));
 }
 
+// The same by the width of keys, for kernels in which integers and floats share an order.
+template <typename Visit>
+void dispatch_key_order(const Call& call, DType dtype, bool descending, Visit visit) {
+  call.expect(is_key(dtype), "keys of a type without an order");
+  const KeyKind kind = key_kind(dtype);
+  const int bits = mantissa_bits(dtype);
+  switch (byte_width(dtype)) {
+    case 1: return visit(IntegerOrder<uint8_t>::make(kind, bits, descending));
+    case 2: return visit(KeyOrder<uint16_t>::make(kind, bits, descending));
+    case 4: return visit(KeyOrder<uint32_t>::make(kind, bits, descending));
+    default: return visit(KeyOrder<uint64_t>::make(kind, bits, descending));
+  }
+}
+
 template <typename Visit>
 void dispatch_payload(const Call& call, int width, Visit visit) {
   switch (width) {

@@ -74,7 +74,7 @@ void segmented_search(const Call& call, cudaStream_t stream) {
     if (operands.segments == 0) {  // all bits of -1 are set
       return check(call, cudaMemsetAsync(operands.positions.data, 0xff, problems * needles * sizeof(Index), stream));
     }
-    dispatch_order(call, operands.key_type, false, [&](auto order) {
+    dispatch_key_order(call, operands.key_type, false, [&](auto order) {
       using Order = decltype(order);
       plan.has_tree() ? search_by_tree<Order, Index>(call, plan, order, stream)
                       : search_singly<Order, Index>(call, operands, order, stream);

@@ -107,14 +107,20 @@ using FewProblem = DigitProblem<Order, Payload, uint32_t, false, kFewHaveOtherTi
 void sort_by_digits(const Call& call, const SortPlan& plan, const SortScratch& scratch, const Disorder& disorder,
                     cudaStream_t stream) {
   const SegmentedSortOperands& operands = plan.operands();
+  if (operands.whole_rows && plan.has_long_offsets()) {
+    return dispatch_key_order(call, operands.key_type, operands.descending, [&](auto order) {
+      dispatch_payload(call, operands.payload_width, [&](auto payload) {
+        using P = DigitProblem<decltype(order), decltype(payload), uint64_t, false>;
+        run<P>(call, plan, order, scratch, disorder, stream);
+      });
+    });
+  }
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
       using Order = decltype(order);
       using Payload = decltype(payload);
       if (!operands.whole_rows) {
         run<ListedProblem<Order, Payload>>(call, plan, order, scratch, disorder, stream);
-      } else if (plan.has_long_offsets()) {
-        run<DigitProblem<Order, Payload, uint64_t, false>>(call, plan, order, scratch, disorder, stream);
       } else if (plan.has_few_digit_items()) {
         run<FewProblem<Order, Payload>>(call, plan, order, scratch, disorder, stream);
       } else {

@@ -31,20 +31,19 @@ void sort_short(const Call& call, const Task<Order>& task, cudaStream_t stream) 
   check_launch(call);
 }
 
-template <typename Order>
+template <bool kSorts, typename Order>
 void run(const Call& call, const SegmentedTopKOperands& operands, Order order, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const Task<Order> task{operands, operands.layout(workspace), order};
   const LongSegments& list = task.scratch.list;
   if (list.segments_room > 0) check(call, cudaMemsetAsync(list.listed, 0, 2 * sizeof(unsigned), stream));
-  const bool sorts = operands.k > kTopKSteps && operands.length > 0;  // a sort reads an item of each segment
-  if (sorts) {
+  if constexpr (kSorts) {
     sort_short(call, task, stream);
   } else {
     find_short<0>(call, task, stream);
   }
   if (list.segments_room == 0) return;
-  const auto find = sorts ? find_in_parts<Order, true> : find_in_parts<Order, false>;
+  const auto find = find_in_parts<Order, kSorts>;
   const int resident = resident_blocks(call, find, kPartThreads, 0, list.parts_room);
   find<<<resident, kPartThreads, 0, stream>>>(task);
   check_launch(call);
@@ -56,8 +55,12 @@ void segmented_top_k(const Call& call, cudaStream_t stream) {
   const SegmentedTopKOperands operands(call);
   if (operands.rows * operands.segments * operands.k == 0) return;
   if (operands.k > kSegmentedTopKMaxK) call.fail("k: expected at most " + std::to_string(kSegmentedTopKMaxK));
+  if (operands.k > kTopKSteps && operands.length > 0) {  // a sort reads an item of each segment
+    return dispatch_key_order(call, operands.key_type, operands.largest,
+                              [&](auto order) { segment_top_k::run<true>(call, operands, order, stream); });
+  }
   dispatch_order(call, operands.key_type, operands.largest,
-                 [&](auto order) { segment_top_k::run(call, operands, order, stream); });
+                 [&](auto order) { segment_top_k::run<false>(call, operands, order, stream); });
 }
 
 }  // namespace mgpu::cuda
