@@ -96,15 +96,18 @@ endif()
 
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # The PTX of the last architecture serves later GPUs. GPUs of 8.6 and 8.9 run the code for 8.0.
-    if(MGPU_KERNEL_PACKAGE)  # all architectures that nvcc knows
+    # GPUs of 8.6 and 8.9 run the code for 8.0. A package has code for all architectures, as far as nvcc knows them. Only
+    # if it does not know the last one, PTX serves later GPUs: it takes more than a quarter of a package.
+    if(MGPU_KERNEL_PACKAGE)
       execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
       foreach(architecture 75 80 90 100 120)
         if(known MATCHES "compute_${architecture}\n")
           list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
         endif()
       endforeach()
-      list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "-real" "" AT -1)
+      if(NOT known MATCHES "compute_120\n")
+        list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "-real" "" AT -1)
+      endif()
     elseif(MGPU_GPU_SEEN)
       set(CMAKE_CUDA_ARCHITECTURES native)
     else()

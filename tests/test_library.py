@@ -142,6 +142,41 @@ def test_a_driver_that_is_too_old_is_one_warning(monkeypatch):
     assert str(warned[0].message).endswith(f"To get the kernels: {needs}")
 
 
+@pytest.mark.parametrize(
+    ("architectures", "served", "unserved"),
+    [
+        ("75-real 80-real 90-real", (75, 80, 86, 89, 90), (70, 100, 120)),
+        ("100-real 120-real", (100, 103, 120, 121), (90, 110, 130)),
+        ("80-real 90", (80, 86, 90, 100, 120), (75,)),
+        ("90-virtual", (90, 100), (80, 89)),
+        ("native", (75, 130), ()),
+    ],
+)
+def test_the_gpus_that_kernels_serve(architectures, served, unserved):
+    assert all(library.serves(architectures, capability) for capability in served)
+    assert not any(library.serves(architectures, capability) for capability in unserved)
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
+def test_a_gpu_that_no_kernel_serves_is_one_warning(monkeypatch):
+    class Gpu:
+        compute_capability = "13.0"
+
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [Gpu()])
+    monkeypatch.setattr(library, "gpu_problem", library.gpu_problem.__wrapped__)
+    monkeypatch.setattr(operation, "_WARNED", set())
+    monkeypatch.setitem(library.cuda_library.description, "architectures", "80-real 90-real")
+    with pytest.warns(UserWarning) as warned:
+        for function in (mgpu.mergesort, mgpu.reduce):
+            traced = jax.jit(lambda x, function=function: function(x)).trace(jnp.arange(9.0))
+            assert "custom_call @jax_mgpu" not in traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert [str(warning.message) for warning in warned] == [
+        "jax_mgpu runs without its kernels on cuda: every operation works, through plain JAX, and is slower. To get "
+        "the kernels: `MGPU_CUDA=ON MGPU_CUDA_ARCHITECTURES=130-real pip install .` in the sources, because the "
+        "installed ones are for 80-real 90-real"
+    ]
+
+
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
 def test_the_driver_of_a_machine_with_a_gpu_is_known():
     version = library.cuda_library.driver_version()

@@ -4,10 +4,12 @@
 
 #ifdef __CUDACC__
 #define MGPU_HOST_DEVICE __host__ __device__ __forceinline__
+#define MGPU_HOST_DEVICE_CALL inline __host__ __device__ __noinline__
 #define MGPU_UNROLL _Pragma("unroll")
 #define MGPU_NO_UNROLL _Pragma("unroll 1")
 #else
 #define MGPU_HOST_DEVICE inline
+#define MGPU_HOST_DEVICE_CALL inline
 #define MGPU_UNROLL
 #define MGPU_NO_UNROLL
 #endif

@@ -90,9 +90,10 @@ struct Bitwise {
 };
 
 MGPU_HOST_DEVICE float exponential(float x) { return expf(x); }
-MGPU_HOST_DEVICE double exponential(double x) { return exp(x); }
 MGPU_HOST_DEVICE float logarithm(float x) { return logf(x); }
-MGPU_HOST_DEVICE double logarithm(double x) { return log(x); }
+// These are long, and kernels would have many copies.
+MGPU_HOST_DEVICE_CALL double exponential(double x) { return exp(x); }
+MGPU_HOST_DEVICE_CALL double logarithm(double x) { return log(x); }
 
 // The logarithm of a sum of exponentials: the largest element, and the sum of the exponentials of all elements'
 // differences from it.

@@ -480,6 +480,7 @@ __global__ void __launch_bounds__(kThreads)
     const Tile tile(task, of);
     if constexpr (!kListed) {
       bool has_groups = false;
+#pragma unroll 1
       for (int64_t i = threadIdx.x; i < tile.count; i += kThreads) {
         has_groups |= operands.interval(tile.problem, tile.first + i).size() > kGroup;
       }
@@ -488,6 +489,7 @@ __global__ void __launch_bounds__(kThreads)
         continue;
       }
     }
+#pragma unroll 1
     for (int64_t unit = threadIdx.x; unit < int64_t{tile.count} * parts; unit += kThreads) {
       // A tile of several intervals has few units: 32 bits are enough.
       const int64_t i = tile.count == 1 ? 0 : static_cast<unsigned>(unit) / static_cast<unsigned>(parts);

@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
   using Word = typename Order::Word;
   constexpr bool kHasPayload = kPayloadWidth<Payload> > 0;
   constexpr PipelineShape kShape = merge_shape(sizeof(Word), kPayloadWidth<Payload>, kLargeStages);
+  if constexpr (kLargeStages && !may_grant(kShape.wanted_bytes())) return __trap();
   constexpr int kItems = kShape.items;
   using Stream = MergePipeline<Order, kItems, false>;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];

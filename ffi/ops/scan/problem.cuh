@@ -155,10 +155,12 @@ __global__ void begin_rows(ScanTask<Operator> task, Operator op) {
   };
   const int64_t threads = int64_t{gridDim.x} * kThreads;
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+#pragma unroll 1
   for (int64_t i = first; i < segments.total(); i += threads) {
     const int64_t row = segments.row(i);
     if (i - row * segments.length < segments.live(row)) begin(task.result, i, row);
   }
+#pragma unroll 1
   for (int64_t row = first; task.totals.given() && row < segments.rows; row += threads) begin(task.totals, row, row);
 }
 

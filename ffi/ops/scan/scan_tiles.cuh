@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/block/look_back.cuh"
+#include "cuda/device.h"
 #include "cuda/ptx.cuh"
 #include "ops/scan/problem.cuh"
 
@@ -308,6 +309,7 @@ __global__ void __launch_bounds__(TileShape::kThreads, sizeof(typename Operator:
     scan_tiles(ScanTask<Operator> task, Operator op) {
   using P = TileShape;
   using Stream = TileStream<Operator>;
+  if constexpr (!may_grant(P::kBytes + P::kStaticBytes)) return __trap();
   extern __shared__ uint4 buffers[];
   __shared__ typename Stream::Shared shared;
   static_assert(IsItem<typename Operator::Element> || sizeof(shared) <= P::kStaticBytes);

@@ -39,7 +39,7 @@ __device__ __forceinline__ Float least() {
 
 // exp(x); for float, approximately.
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
-__device__ __forceinline__ double power(double x) { return exp(x); }
+__device__ __forceinline__ double power(double x) { return exponential(x); }
 
 // The fast reciprocal suffices: sums whose results
 // are stored are 0, or neither tiny nor huge.

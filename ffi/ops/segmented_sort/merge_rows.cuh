@@ -5,6 +5,7 @@
 #include "cuda/block/copy_run.cuh"
 #include "cuda/block/partition.cuh"
 #include "cuda/block/serial_merge.cuh"
+#include "cuda/device.h"
 #include "cuda/ptx.cuh"
 #include "ops/segmented_sort/plan_tiles.cuh"
 #include "ops/segmented_sort/row_problem.cuh"
@@ -432,6 +433,7 @@ __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int r
 // For nearly sorted rows, earlier kernels have found the number of tiles, and a few blocks take all of them in turn.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
+  if constexpr (!may_grant(row_shared_bytes(sizeof(typename P::Word), P::kHasPayload))) return __trap();
   extern __shared__ __align__(16) unsigned char storage[];
   auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
   wait_for_last_kernel();

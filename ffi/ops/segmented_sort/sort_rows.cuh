@@ -4,6 +4,7 @@
 #include "algorithm/serial_merge.h"
 #include "cuda/block/serial_merge.cuh"
 #include "cuda/block/sort_lanes.cuh"
+#include "cuda/device.h"
 #include "ops/segmented_sort/row_problem.cuh"
 
 namespace mgpu::cuda::sorting {
@@ -142,6 +143,7 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
   using Word = typename P::Word;
   using Entries = typename P::Entries;
   constexpr int kItems = P::kSort.items;
+  if constexpr (!may_grant(sizeof(CellShared<P>))) return __trap();
   extern __shared__ __align__(16) unsigned char storage[];
   auto& shared = *reinterpret_cast<CellShared<P>*>(storage);
   if (problem.disorder.is_large()) return;

@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     search_tiles(const __grid_constant__ PipelineTiles<Order> stream, IndexResult positions, bool needles_are_b) {
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   constexpr PipelineShape kShape = search_shape(sizeof(typename Order::Word), false, kLargeStages);
+  if constexpr (kLargeStages && !may_grant(kShape.wanted_bytes())) return __trap();
   constexpr int kCount = kShape.items;
   using S = MergePipeline<Order, kCount, false>;
   __shared__ typename S::Shared shared;
@@ -196,6 +197,7 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
   using Word = typename Order::Word;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   constexpr PipelineShape kShape = search_shape(sizeof(Word), true, kLargeStages);
+  if constexpr (kLargeStages && !may_grant(kShape.wanted_bytes())) return __trap();
   constexpr int kCount = kShape.items;
   constexpr int kIndexBytes = search_index_bytes(sizeof(Word), kCount);
   using S = MergePipeline<Order, kCount, true>;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import importlib.metadata
 import importlib.util
 import pathlib
@@ -144,6 +145,36 @@ def driver_problem(version: int) -> str:
     return f"install a driver for {needs} ({OLDEST_DRIVER_RELEASE}) or later, because the installed one is for {has}"
 
 
+def serves(architectures: str, capability: int) -> bool:
+    """Whether kernels for these architectures run on a GPU of this compute capability (90 for 9.0).
+
+    The architectures are CMake's, such as `"80-real 90"`: code for 8.0 also runs on 8.6, and PTX on any later GPU.
+    """
+    for number, _, kind in (name.partition("-") for name in architectures.split()):
+        if not number.isdecimal():  # those of the GPU that the build saw
+            return True
+        is_same = capability // 10 == int(number) // 10 and kind != "virtual"
+        if (is_same or kind != "real") and capability >= int(number):
+            return True
+    return False
+
+
+@functools.cache
+def gpu_problem() -> str:
+    """Says how to build kernels for this process's GPU if those that are loaded do not run on it."""
+    try:
+        gpu = jax.local_devices(backend="cuda")[0]
+    except RuntimeError:  # programs may be lowered for CUDA on any machine
+        return ""
+    capability = int(str(gpu.compute_capability).replace(".", ""))
+    if cuda_library is None or serves(cuda_library.description["architectures"], capability):
+        return ""
+    return (
+        f"`MGPU_CUDA=ON MGPU_CUDA_ARCHITECTURES={capability}-real pip install .` in the sources, because the installed "
+        f"ones are for {cuda_library.description['architectures']}"
+    )
+
+
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises an error if a library has other operations, or other names in them, than these sources.
 
@@ -228,8 +259,8 @@ def how_to_get_kernels() -> str:
     """Says how to get missing kernels, or the driver."""
     if isinstance(cpu_library, NoLibrary):
         return "install a wheel of jax_mgpu, or run `pip install .` on Linux with a C++20 compiler"
-    if missing_driver:
-        return missing_driver
+    if problem := missing_driver or gpu_problem():
+        return problem
     is_wheel = cpu_library.description["is_wheel"]
     return f"pip install 'jax_mgpu[{cuda_extra()}]'" if is_wheel else "MGPU_CUDA=ON pip install ."
 
