@@ -97,7 +97,7 @@ endif()
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     # GPUs of 8.6 and 8.9 run the code for 8.0. A package has code for all architectures, as far as nvcc knows them. Only
-    # if it does not know the last one, PTX serves later GPUs: it takes more than a quarter of a package.
+    # if it does not know the last one, PTX serves later GPUs: it takes about a quarter of a package.
     if(MGPU_KERNEL_PACKAGE)
       execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
       foreach(architecture 75 80 90 100 120)

@@ -8,7 +8,7 @@ namespace mgpu {
 // same on all devices. So is work that needs scratch memory, because a program may be lowered without a device.
 constexpr int64_t kReferenceMultiprocessors = 132;
 
-// Whether a device that runs this code may grant a block so much shared memory. Kernels that need more are left empty:
+// Whether a device that runs this code may grant a block so much shared memory. Kernels that need more only trap:
 // launches choose others there. Machine code serves the devices of one major number, but PTX serves all later ones.
 constexpr bool may_grant([[maybe_unused]] int64_t bytes) {
 #if defined(MGPU_ONLY_MACHINE_CODE) && defined(__CUDA_ARCH__)
